@@ -1,0 +1,3 @@
+//! The `kvjournal` binary.
+
+fn main() {}
