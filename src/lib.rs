@@ -1,3 +1,8 @@
 //! kvjournal: a durable journal of KV-cache events for LLM inference workers.
 
+pub mod codec;
+mod error;
 pub mod event;
+mod store;
+
+pub use error::{Damage, Error, ErrorKind, Result};

@@ -1,0 +1,240 @@
+//! The one place that knows sled 0.34.7, and what is measured to be wrong with it.
+//!
+//! | what sled does | what is done here |
+//! | --- | --- |
+//! | flushes with `sync_file_range`, which is no barrier for the disk's cache | [`SledStore::sync`] flushes, then syncs a handle of `db` that was opened before the first write |
+//! | panics over damaged bytes | each call is wrapped; a panic becomes [`StoreError::Corrupt`] |
+//! | overwrites what it cannot read when it opens | [`scan_before_open`] says beforehand what would be lost |
+//! | moves large leaves into blob files that it never syncs | rows are bounded, and `blobs/` is checked to be empty |
+//! | writes each row over four times when it splits leaves of large rows | `fence` keeps its leaves from splitting |
+
+mod fence;
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use super::{ROW_BYTES_MAX, Row, Store, StoreError, Tree};
+use fence::{Fence, is_fence};
+
+/// A quarter of it, past which sled moves a leaf out of its log, holds sixteen of the longest rows.
+const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
+
+/// Pages that sled keeps in memory. Recent frames are served from the tail, so this only helps long replays.
+const CACHE_BYTES: u64 = 24 * 1024 * 1024;
+
+/// sled on one folder.
+pub(crate) struct SledStore {
+    dir: PathBuf,
+    /// Held for as long as the database, and opened before its first write: the kernel reports a failed
+    /// write-back once to each handle that was open when it failed.
+    sync_handle: File,
+    trees: Mutex<HashMap<Tree, (::sled::Tree, Fence)>>,
+    /// Last, so that it is dropped after its trees.
+    db: ::sled::Db,
+}
+
+impl SledStore {
+    /// Opens the database in `dir`, which exists, making it if it is not there.
+    pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let sync_handle = options.open(dir.join("db"))?;
+        let config = ::sled::Config::new()
+            .path(dir)
+            .flush_every_ms(None)
+            .segment_size(SEGMENT_BYTES)
+            .cache_capacity(CACHE_BYTES)
+            .mode(::sled::Mode::HighThroughput);
+        let db = caught(|| config.open())?;
+        let store = Self { dir: dir.to_owned(), sync_handle, trees: Mutex::default(), db };
+        store.check_blobs()?;
+        Ok(store)
+    }
+
+    /// Rows are bounded so that sled keeps them in its log; a blob would not be synced.
+    fn check_blobs(&self) -> Result<(), StoreError> {
+        let blobs = match fs::read_dir(self.dir.join("blobs")) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(e) => return Err(e.into()),
+        };
+        if blobs { Err(StoreError::Misuse("sled moved a row into a blob file".into())) } else { Ok(()) }
+    }
+
+    fn tree(&self, tree: Tree) -> Result<::sled::Tree, StoreError> {
+        self.with_tree(tree, |sled, _| Ok(sled.clone()))
+    }
+
+    fn with_tree<T>(
+        &self,
+        tree: Tree,
+        work: impl FnOnce(&::sled::Tree, &mut Fence) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut trees = self.trees.lock().unwrap_or_else(PoisonError::into_inner);
+        if !trees.contains_key(&tree) {
+            let opened = caught(|| self.db.open_tree(tree.to_string()))?;
+            trees.insert(tree, (opened, Fence::default()));
+        }
+        let (sled, fence) = trees.get_mut(&tree).expect("it was just put there");
+        work(sled, fence)
+    }
+}
+
+impl Store for SledStore {
+    fn append(&self, tree: Tree, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        check_row(value)?;
+        self.with_tree(tree, |sled, fence| {
+            for key in fence.before(key, value.len()) {
+                caught(|| sled.insert(key, &[] as &[u8]))?;
+            }
+            caught(|| sled.insert(key, value)).map(drop)
+        })
+    }
+
+    fn put(&self, tree: Tree, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        check_row(value)?;
+        let tree = self.tree(tree)?;
+        caught(|| tree.insert(key, value)).map(drop)
+    }
+
+    fn remove(&self, tree: Tree, key: &[u8]) -> Result<(), StoreError> {
+        let tree = self.tree(tree)?;
+        caught(|| tree.remove(key)).map(drop)
+    }
+
+    fn remove_below(&self, tree: Tree, key: &[u8], rows_max: usize) -> Result<usize, StoreError> {
+        let tree = self.tree(tree)?;
+        let keys = caught(|| tree.range(..key).keys().take(rows_max).collect::<Result<Vec<_>, _>>())?;
+        // Rows first, then the fences among them: a leaf that still has its fences is neither merged nor
+        // rewritten while its large rows go.
+        let (fences, rows): (Vec<_>, Vec<_>) = keys.iter().partition(|key| is_fence(key));
+        for key in rows.into_iter().chain(fences) {
+            caught(|| tree.remove(key))?;
+        }
+        Ok(keys.len())
+    }
+
+    fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let tree = self.tree(tree)?;
+        Ok(caught(|| tree.get(key))?.map(value))
+    }
+
+    fn at_or_below(&self, tree: Tree, key: &[u8]) -> Result<Option<Row>, StoreError> {
+        let tree = self.tree(tree)?;
+        rows(tree.range(..=key).rev()).next().transpose()
+    }
+
+    fn last(&self, tree: Tree) -> Result<Option<Row>, StoreError> {
+        let tree = self.tree(tree)?;
+        rows(tree.iter().rev()).next().transpose()
+    }
+
+    fn scan(&self, tree: Tree, key: &[u8]) -> Box<dyn Iterator<Item = Result<Row, StoreError>> + Send + '_> {
+        match self.tree(tree) {
+            Ok(tree) => Box::new(rows(tree.range(key.to_vec()..))),
+            Err(e) => Box::new(std::iter::once(Err(e))),
+        }
+    }
+
+    fn trees(&self) -> Result<Vec<Tree>, StoreError> {
+        Ok(self.db.tree_names().iter().filter_map(|name| parse_tree(name)).collect())
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        caught(|| self.db.flush())?;
+        self.sync_handle.sync_data()?;
+        Ok(())
+    }
+
+    fn disk_bytes(&self) -> Result<u64, StoreError> {
+        caught(|| self.db.size_on_disk())
+    }
+}
+
+impl Drop for SledStore {
+    fn drop(&mut self) {
+        // sled flushes when it is dropped and may panic over a disk that refuses; the journal synced what it
+        // promised before.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
+            self.trees.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        })) {
+            tracing::warn!(reason = %describe(&*panic), "store panicked while it was closed");
+        }
+    }
+}
+
+fn check_row(value: &[u8]) -> Result<(), StoreError> {
+    if value.len() > ROW_BYTES_MAX {
+        return Err(StoreError::Misuse(format!(
+            "a row of {} bytes, the longest has {ROW_BYTES_MAX}",
+            value.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Rows without the fences between them; stops after an error.
+fn rows<I>(mut iter: I) -> impl Iterator<Item = Result<Row, StoreError>> + Send
+where
+    I: Iterator<Item = ::sled::Result<(::sled::IVec, ::sled::IVec)>> + Send,
+{
+    let mut failed = false;
+    std::iter::from_fn(move || {
+        loop {
+            if failed {
+                return None;
+            }
+            match caught(|| iter.next().transpose()) {
+                Ok(None) => return None,
+                Ok(Some((key, _))) if is_fence(&key) => {}
+                Ok(Some((key, row))) => return Some(Ok((key.to_vec(), value(row)))),
+                Err(e) => {
+                    failed = true;
+                    return Some(Err(e));
+                }
+            }
+        }
+    })
+}
+
+/// The value without a copy.
+fn value(row: ::sled::IVec) -> Bytes {
+    Bytes::from_owner(row)
+}
+
+fn parse_tree(name: &[u8]) -> Option<Tree> {
+    let name = std::str::from_utf8(name).ok()?;
+    let mut parts = name.split('/');
+    let tree = match (parts.next()?, parts.next(), parts.next(), parts.next()) {
+        ("meta", None, None, None) => Tree::Meta,
+        ("events", Some(rank), Some(generation), None) => {
+            Tree::Events { rank: rank.parse().ok()?, generation: generation.parse().ok()? }
+        }
+        ("payloads", Some(rank), None, None) => Tree::Payloads { rank: rank.parse().ok()? },
+        _ => return None,
+    };
+    Some(tree)
+}
+
+/// Calls sled. A panic in it is an error like any other: it must not take the worker down.
+fn caught<T>(call: impl FnOnce() -> ::sled::Result<T>) -> Result<T, StoreError> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(::sled::Error::Io(e))) => Err(StoreError::Io(e)),
+        Ok(Err(::sled::Error::Unsupported(what))) => Err(StoreError::Misuse(what)),
+        Ok(Err(other)) => Err(StoreError::Corrupt(other.to_string())),
+        Err(panic) => Err(StoreError::Corrupt(format!("sled panicked: {}", describe(&*panic)))),
+    }
+}
+
+fn describe(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+}
