@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use crate::event::{DpRank, EventId};
+use crate::store::StoreError;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -76,6 +77,16 @@ pub enum Error {
         /// Newest format that is understood.
         supported: u32,
     },
+    /// What was read is no longer kept event by event: take the stream from the start.
+    #[error("rank {rank} is kept from event {} on, {wanted} was asked for", horizon + 1)]
+    Trimmed {
+        /// The rank.
+        rank: DpRank,
+        /// The id that was wanted.
+        wanted: EventId,
+        /// Ids at or below it are no longer kept.
+        horizon: EventId,
+    },
     /// The journal was closed.
     #[error("the journal is closed")]
     Closed,
@@ -145,9 +156,11 @@ impl Error {
             | Self::NotFound { .. }
             | Self::OtherWorker { .. }
             | Self::NewerFormat { .. } => ErrorKind::Invalid,
-            Self::InUse { .. } | Self::Busy { .. } | Self::Timeout(_) | Self::Io { .. } => {
-                ErrorKind::Unavailable
-            }
+            Self::InUse { .. }
+            | Self::Trimmed { .. }
+            | Self::Busy { .. }
+            | Self::Timeout(_)
+            | Self::Io { .. } => ErrorKind::Unavailable,
             Self::Poisoned { .. } | Self::Closed => ErrorKind::Closed,
             Self::Damaged(_) => ErrorKind::Damaged,
             Self::Internal(_) => ErrorKind::Internal,
@@ -191,6 +204,16 @@ impl Error {
 
     pub(crate) fn damaged_ids(rank: DpRank, ids: RangeInclusive<EventId>, what: impl Into<String>) -> Self {
         Self::Damaged(Damage { rank: Some(rank), ids: Some(ids), what: what.into() })
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Io(source) => Self::Io { what: "use the store".into(), source },
+            StoreError::Corrupt(what) => Self::damaged(format!("the store: {what}")),
+            StoreError::Misuse(what) => Self::Internal(what),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod codec;
 mod error;
 pub mod event;
+pub mod journal;
 mod store;
 
 pub use error::{Damage, Error, ErrorKind, Result};

@@ -232,6 +232,12 @@ impl FrameBuilder {
         self.count == 0
     }
 
+    /// Records in it.
+    pub(crate) fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Bytes of records and payloads in it.
     pub(crate) fn weight(&self) -> usize {
         self.records.len() + self.payload_bytes
     }

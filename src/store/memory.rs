@@ -143,6 +143,10 @@ impl Store for MemoryStore {
         Ok(self.lock().trees.iter().copied().collect())
     }
 
+    fn flush(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn sync(&self) -> Result<(), StoreError> {
         let mut state = self.lock();
         state.step()?;

@@ -99,6 +99,9 @@ pub(crate) trait Store: Send + Sync {
     /// The trees there are.
     fn trees(&self) -> Result<Vec<Tree>, StoreError>;
 
+    /// Hands all earlier writes to the kernel: they survive this process, not the machine.
+    fn flush(&self) -> Result<(), StoreError>;
+
     /// Makes all earlier writes durable.
     fn sync(&self) -> Result<(), StoreError>;
 

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::{ROW_BYTES_MAX, Row, Store, StoreError, Tree};
+use super::{Folder, ROW_BYTES_MAX, Row, Store, StoreError, Tree};
 use fence::{Fence, is_fence};
 
 /// A quarter of it, past which sled moves a leaf out of its log, holds sixteen of the longest rows.
@@ -36,8 +36,10 @@ pub(crate) struct SledStore {
     /// write-back once to each handle that was open when it failed.
     sync_handle: File,
     trees: Mutex<HashMap<Tree, (::sled::Tree, Fence)>>,
-    /// Last, so that it is dropped after its trees.
-    db: ::sled::Db,
+    /// Dropped in [`Drop`], where a panic of it is caught, and after its trees.
+    db: Option<::sled::Db>,
+    /// Let go after the database: no other process may come before that.
+    _folder: Option<Folder>,
 }
 
 impl SledStore {
@@ -53,9 +55,21 @@ impl SledStore {
             .cache_capacity(CACHE_BYTES)
             .mode(::sled::Mode::HighThroughput);
         let db = caught(|| config.open())?;
-        let store = Self { dir: dir.to_owned(), sync_handle, trees: Mutex::default(), db };
+        let store =
+            Self { dir: dir.to_owned(), sync_handle, trees: Mutex::default(), db: Some(db), _folder: None };
         store.check_blobs()?;
         Ok(store)
+    }
+
+    /// Keeps the folder for as long as the store is in use, by a reader too.
+    pub(crate) fn holding(self, folder: Folder) -> Self {
+        let mut store = self;
+        store._folder = Some(folder);
+        store
+    }
+
+    fn db(&self) -> &::sled::Db {
+        self.db.as_ref().expect("it is only taken when the store is dropped")
     }
 
     /// Rows are bounded so that sled keeps them in its log; a blob would not be synced.
@@ -79,7 +93,7 @@ impl SledStore {
     ) -> Result<T, StoreError> {
         let mut trees = self.trees.lock().unwrap_or_else(PoisonError::into_inner);
         if !trees.contains_key(&tree) {
-            let opened = caught(|| self.db.open_tree(tree.to_string()))?;
+            let opened = caught(|| self.db().open_tree(tree.to_string()))?;
             trees.insert(tree, (opened, Fence::default()));
         }
         let (sled, fence) = trees.get_mut(&tree).expect("it was just put there");
@@ -144,26 +158,32 @@ impl Store for SledStore {
     }
 
     fn trees(&self) -> Result<Vec<Tree>, StoreError> {
-        Ok(self.db.tree_names().iter().filter_map(|name| parse_tree(name)).collect())
+        Ok(self.db().tree_names().iter().filter_map(|name| parse_tree(name)).collect())
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        caught(|| self.db().flush()).map(drop)
     }
 
     fn sync(&self) -> Result<(), StoreError> {
-        caught(|| self.db.flush())?;
+        self.flush()?;
         self.sync_handle.sync_data()?;
         Ok(())
     }
 
     fn disk_bytes(&self) -> Result<u64, StoreError> {
-        caught(|| self.db.size_on_disk())
+        caught(|| self.db().size_on_disk())
     }
 }
 
 impl Drop for SledStore {
     fn drop(&mut self) {
+        let db = self.db.take();
         // sled flushes when it is dropped and may panic over a disk that refuses; the journal synced what it
         // promised before.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
             self.trees.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            drop(db);
         })) {
             tracing::warn!(reason = %describe(&*panic), "store panicked while it was closed");
         }

@@ -1,0 +1,23 @@
+//! The durable log: one writer, a bounded tail, readers from any retained id.
+
+mod clock;
+mod config;
+mod epochs;
+mod handle;
+mod open;
+mod phase;
+mod queue;
+mod rank;
+mod reader;
+mod recover;
+mod rewrite;
+mod rows;
+mod tail;
+mod watermark;
+mod writer;
+
+pub use config::{Config, Durability, GroupLimits};
+pub use epochs::{Cursor, EPOCHS_MAX, Epoch, ResetReason, Verdict, judge};
+pub use handle::{Journal, NewEvent, Source, Stats};
+pub use reader::{ReadEvent, ReadFrame, Reader, Start};
+pub use rows::FORMAT;

@@ -1,0 +1,110 @@
+//! What readers and the writer share of one rank.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::codec::SourceCursor;
+use crate::event::{DpRank, EventId};
+use crate::store::Tree;
+
+use super::config::Durability;
+use super::epochs::Epoch;
+use super::rows::RankRow;
+use super::tail::Tail;
+use super::watermark::Watermark;
+
+/// One rank of an open journal.
+#[derive(Debug)]
+pub(crate) struct Rank {
+    id: DpRank,
+    shows_early: bool,
+    /// Newest id that was given.
+    head: AtomicU64,
+    /// Newest id that may be shown, unless that is the durable head.
+    pub(crate) shown: Watermark,
+    /// Newest id on stable storage.
+    pub(crate) durable: Watermark,
+    pub(crate) tail: Tail,
+    view: Mutex<RankView>,
+}
+
+/// What readers need to know of a rank's row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RankView {
+    pub(crate) tree: Tree,
+    pub(crate) payloads: Tree,
+    pub(crate) horizon: EventId,
+    pub(crate) base: EventId,
+    pub(crate) lost: Vec<(EventId, EventId)>,
+    pub(crate) epochs: Vec<Epoch>,
+}
+
+impl Rank {
+    pub(crate) fn new(row: &RankRow, head: EventId, durability: Durability, tail_bytes_max: usize) -> Self {
+        Self {
+            id: DpRank(row.rank),
+            shows_early: durability != Durability::Sync,
+            head: AtomicU64::new(head),
+            shown: Watermark::new(head),
+            durable: Watermark::new(head),
+            tail: Tail::new(tail_bytes_max),
+            view: Mutex::new(RankView::of(row)),
+        }
+    }
+
+    pub(crate) fn id(&self) -> DpRank {
+        self.id
+    }
+
+    pub(crate) fn head(&self) -> EventId {
+        self.head.load(Ordering::Acquire)
+    }
+
+    /// Called under the queue's lock, so that it only rises.
+    pub(crate) fn set_head(&self, id: EventId) {
+        self.head.store(id, Ordering::Release);
+    }
+
+    /// Readers get no further than this.
+    pub(crate) fn visible(&self) -> &Watermark {
+        if self.shows_early { &self.shown } else { &self.durable }
+    }
+
+    pub(crate) fn view(&self) -> MutexGuard<'_, RankView> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whoever waits: the journal stopped.
+    pub(crate) fn stop(&self) {
+        for mark in [&self.shown, &self.durable] {
+            mark.stop();
+        }
+    }
+}
+
+impl RankView {
+    pub(crate) fn of(row: &RankRow) -> Self {
+        Self {
+            tree: row.tree(),
+            payloads: row.payloads(),
+            horizon: row.horizon,
+            base: row.base,
+            lost: row.lost.clone(),
+            epochs: row.epochs.clone(),
+        }
+    }
+}
+
+/// The writer's side of one rank.
+#[derive(Debug)]
+pub(crate) struct RankWriter {
+    pub(crate) row: RankRow,
+    /// Last id of the newest frame.
+    pub(crate) previous: EventId,
+    /// The cursor of the newest frame or row.
+    pub(crate) cursor: Option<SourceCursor>,
+    /// Rows of trimmed frames are left to delete.
+    pub(crate) trimming: bool,
+    /// The row must be saved and synced before anything of this opening leaves.
+    pub(crate) unsaved: bool,
+}

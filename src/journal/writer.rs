@@ -1,0 +1,357 @@
+//! The writer: one thread that owns the store, and turns what is queued into groups on disk.
+//!
+//! For each group: payload rows, then frames, then one sync, then the watermarks. A row that a frame relies on is
+//! always written before it, and sled recovers a prefix of its writes, so a crash leaves nothing half.
+//!
+//! After a failed write or sync the writer stops for good. Nothing above the last good sync was acknowledged, so
+//! nothing is lost; but after a failed sync the kernel may show pages that never reached the disk, so the witness
+//! is told to distrust the store, and the next opening writes it anew before it acknowledges anything.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use crate::codec::{BuiltFrame, FrameBuilder, PayloadRows, Stamp};
+use crate::error::{Error, Result};
+use crate::event::{DpRank, EventId, WorkerId};
+use crate::store::{Store, Witness, WitnessRank, WitnessState};
+
+use super::clock::now_us;
+use super::config::Durability;
+use super::epochs::Epoch;
+use super::phase::{Phase, enter};
+use super::queue::{Group, Queue, Request};
+use super::rank::{Rank, RankView, RankWriter};
+use super::rows::{frame_key, payload_key};
+
+/// The witness is at most this much behind the durable heads.
+const WITNESS_EVERY: Duration = Duration::from_secs(1);
+
+/// Rows of trimmed frames that are deleted between two groups, so that appends hardly wait for it.
+const TRIM_ROWS_MAX: usize = 64;
+
+/// Figures that the writer keeps.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) events: AtomicU64,
+    pub(crate) frames: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) trimmed_rows: AtomicU64,
+}
+
+/// The writer's state.
+pub(crate) struct Writer {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) witness: Option<Witness>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) durability: Durability,
+    pub(crate) journal: [u8; 16],
+    pub(crate) worker: WorkerId,
+    /// This opening.
+    pub(crate) epoch: u64,
+    pub(crate) ranks: BTreeMap<DpRank, (Arc<Rank>, RankWriter)>,
+    /// Entry of this opening, without a rank's own ids.
+    pub(crate) new_epoch: Epoch,
+    pub(crate) last_sync: Instant,
+    pub(crate) last_witness: Instant,
+    /// Something was written since the last sync.
+    pub(crate) dirty: bool,
+    /// A durable head rose since the witness was written.
+    pub(crate) witness_stale: bool,
+}
+
+impl Writer {
+    /// Runs until the queue is closed and empty, or a write fails.
+    pub(crate) fn run(mut self) -> Result<()> {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run_groups()))
+            .unwrap_or_else(|_| Err(Error::Internal("the writer panicked".into())));
+        if let Err(error) = &outcome {
+            tracing::error!(%error, "journal stopped");
+            self.queue.fail(error);
+        }
+        for (rank, _) in self.ranks.values() {
+            rank.stop();
+        }
+        outcome
+    }
+
+    fn run_groups(&mut self) -> Result<()> {
+        loop {
+            let mut group = self.queue.take(self.idle_max());
+            let last = group.last;
+            let requests = std::mem::take(&mut group.requests);
+            self.write_group(group)?;
+            let must_sync = !requests.is_empty() || last;
+            self.commit(must_sync)?;
+            self.answer(requests)?;
+            self.delete_trimmed(last)?;
+            if last {
+                return self.close();
+            }
+            if self.witness_stale && self.last_witness.elapsed() >= WITNESS_EVERY {
+                self.write_witness(false)?;
+            }
+        }
+    }
+
+    /// How long the writer may sleep with nothing to do.
+    fn idle_max(&self) -> Duration {
+        let due = |every: Duration, last: Instant| every.saturating_sub(last.elapsed());
+        let mut idle = WITNESS_EVERY;
+        if self.witness_stale {
+            idle = idle.min(due(WITNESS_EVERY, self.last_witness));
+        }
+        if self.dirty {
+            idle = idle.min(due(self.sync_every(), self.last_sync));
+        }
+        if self.ranks.values().any(|(_, writer)| writer.trimming) {
+            idle = Duration::ZERO;
+        }
+        idle
+    }
+
+    fn sync_every(&self) -> Duration {
+        match self.durability {
+            Durability::Sync => Duration::ZERO,
+            Durability::Interval(every) => every,
+            Durability::Os => WITNESS_EVERY,
+        }
+    }
+
+    fn write_group(&mut self, group: Group) -> Result<()> {
+        if group.frames.is_empty() && group.cursors.is_empty() {
+            return Ok(());
+        }
+        let _phase = enter(Phase::Write);
+        for (rank, _) in &group.frames {
+            self.prepare_rank(rank)?;
+        }
+        for (rank, cursor) in group.cursors {
+            self.prepare_rank(&rank)?;
+            let (_, writer) = self.ranks.get_mut(&rank.id()).expect("it was prepared");
+            writer.cursor = Some(cursor.clone());
+            writer.row.cursor = Some(cursor);
+            writer.row.cursor_at = writer.previous;
+            writer.row.save(&*self.store)?;
+            self.dirty = true;
+        }
+        for (rank, builder) in group.frames {
+            self.write_frame(&rank, builder)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the rank's row, with this epoch, is on stable storage before anything stamped with it leaves.
+    fn prepare_rank(&mut self, rank: &Arc<Rank>) -> Result<()> {
+        if let Some((_, writer)) = self.ranks.get(&rank.id()) {
+            if !writer.unsaved {
+                return Ok(());
+            }
+        } else {
+            let row = super::rows::RankRow { rank: rank.id().0, generation: 1, ..Default::default() };
+            let writer = RankWriter { row, previous: 0, cursor: None, trimming: false, unsaved: true };
+            self.ranks.insert(rank.id(), (Arc::clone(rank), writer));
+        }
+        let first = self.first_id_of(rank);
+        let (rank, writer) = self.ranks.get_mut(&rank.id()).expect("it was just put there");
+        if first > 1 {
+            writer.row.horizon = writer.row.horizon.max(first - 1);
+            writer.row.floor = writer.row.floor.max(first - 1);
+        }
+        writer.row.epochs.push(Epoch { first, kept: 0, ..self.new_epoch });
+        writer.row.save(&*self.store)?;
+        writer.unsaved = false;
+        *rank.view() = RankView::of(&writer.row);
+        self.sync()
+    }
+
+    fn write_frame(&mut self, rank: &Arc<Rank>, builder: FrameBuilder) -> Result<()> {
+        let (_, writer) = self.ranks.get_mut(&rank.id()).expect("it was prepared");
+        let epoch_first = writer.row.epochs.last().map_or(0, |epoch| epoch.first);
+        let stamp = Stamp {
+            journal: self.journal,
+            worker: self.worker,
+            rank: rank.id(),
+            generation: writer.row.generation,
+            epoch: self.epoch,
+            epoch_first,
+        };
+        let built = builder.build(stamp, writer.previous, now_us());
+        let header = *built.frame.header();
+        write_rows(&*self.store, &writer.row, &built)?;
+        writer.previous = header.last;
+        self.dirty = true;
+        rank.tail.push(&built);
+        let counters = &self.counters;
+        counters.events.fetch_add(u64::from(header.count), Ordering::Relaxed);
+        counters.frames.fetch_add(1, Ordering::Relaxed);
+        counters.bytes.fetch_add(built.frame.as_bytes().len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Shows and syncs what was written, as the durability asks.
+    fn commit(&mut self, must_sync: bool) -> Result<()> {
+        if !self.dirty {
+            return Ok(());
+        }
+        if self.durability == Durability::Os {
+            self.store.flush()?;
+        }
+        for (rank, writer) in self.ranks.values() {
+            rank.shown.raise(writer.previous);
+        }
+        if !must_sync && self.last_sync.elapsed() < self.sync_every() {
+            return Ok(());
+        }
+        self.sync()?;
+        self.dirty = false;
+        self.last_sync = Instant::now();
+        for (rank, writer) in self.ranks.values() {
+            if rank.durable.get() < writer.previous {
+                rank.durable.raise(writer.previous);
+                self.witness_stale = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, requests: Vec<Request>) -> Result<()> {
+        for request in requests {
+            match request {
+                Request::Sync(answer) => reply(&answer, Ok(())),
+                Request::Trim { rank, to, answer } => {
+                    let horizon = self.trim(&rank, to)?;
+                    reply(&answer, Ok(horizon));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the horizon to the last frame that ends at or below `to`, never over the newest frame. The rows go
+    /// later, a few at a time; the horizon is durable first, so that a crash leaves rows to delete, not a hole.
+    fn trim(&mut self, rank: &Arc<Rank>, to: EventId) -> Result<EventId> {
+        let _phase = enter(Phase::Trim);
+        let Some((_, writer)) = self.ranks.get_mut(&rank.id()) else { return Ok(0) };
+        let Some((_, bytes)) = self.store.at_or_below(writer.row.tree(), &frame_key(to))? else {
+            return Ok(writer.row.horizon);
+        };
+        let frame = super::recover::parse_frame(rank.id(), bytes)?;
+        let end = if frame.header().last <= to && frame.header().last < writer.previous {
+            frame.header().last
+        } else {
+            frame.header().previous
+        };
+        if end > writer.row.trimmed {
+            writer.row.horizon = writer.row.horizon.max(end);
+            writer.row.base = writer.row.base.max(end);
+            writer.row.trimmed = end;
+            writer.row.lost.retain(|(_, last)| *last > end);
+            writer.row.save(&*self.store)?;
+            writer.trimming = true;
+            let view = RankView::of(&writer.row);
+            self.sync()?;
+            *rank.view() = view;
+        }
+        Ok(self.ranks[&rank.id()].1.row.horizon)
+    }
+
+    /// Deletes some rows of trimmed frames, or all of them before the journal closes.
+    fn delete_trimmed(&mut self, all: bool) -> Result<()> {
+        for (_, writer) in self.ranks.values_mut().filter(|(_, writer)| writer.trimming) {
+            let _phase = enter(Phase::Trim);
+            loop {
+                let below = frame_key(writer.row.trimmed + 1);
+                let payloads = self.store.remove_below(writer.row.payloads(), &below, TRIM_ROWS_MAX)?;
+                let frames = self.store.remove_below(writer.row.tree(), &below, TRIM_ROWS_MAX)?;
+                self.counters.trimmed_rows.fetch_add((payloads + frames) as u64, Ordering::Relaxed);
+                if payloads + frames == 0 {
+                    writer.trimming = false;
+                    break;
+                }
+                self.dirty = true;
+                if !all {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let _phase = enter(Phase::Close);
+        self.commit(true)?;
+        self.write_witness(true)
+    }
+
+    fn write_witness(&mut self, clean: bool) -> Result<()> {
+        let state = WitnessState { clean, ..self.witness_state() };
+        if let Some(witness) = &mut self.witness {
+            witness.write(&state).map_err(Error::io("write the witness"))?;
+        }
+        self.witness_stale = false;
+        self.last_witness = Instant::now();
+        Ok(())
+    }
+
+    /// Syncs; a failure marks the store as not to be trusted.
+    fn sync(&mut self) -> Result<()> {
+        let _phase = enter(Phase::Sync);
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        let Err(error) = self.store.sync() else { return Ok(()) };
+        let error = Error::from(error);
+        // A write that was refused for want of space never reached the kernel's cache: nothing there is false.
+        if !error.is_disk_full() {
+            let state = WitnessState { suspect: true, ..self.witness_state() };
+            if let Some(Err(e)) = self.witness.as_mut().map(|witness| witness.write(&state)) {
+                tracing::error!(error = %e, "the failed sync cannot be recorded");
+            }
+        }
+        Err(error)
+    }
+
+    fn witness_state(&self) -> WitnessState {
+        let ranks = self.ranks.values().map(|(rank, writer)| WitnessRank {
+            rank: rank.id().0,
+            durable_head: rank.durable.get(),
+            epoch_first: writer.row.epochs.last().map_or(0, |epoch| epoch.first),
+        });
+        WitnessState {
+            journal: self.journal,
+            epoch: self.epoch,
+            clean: false,
+            suspect: false,
+            ranks: ranks.collect(),
+        }
+    }
+
+    fn first_id_of(&self, rank: &Rank) -> EventId {
+        rank.durable.get() + 1
+    }
+}
+
+/// Writes a frame after the payloads it names.
+pub(crate) fn write_rows(store: &dyn Store, row: &super::rows::RankRow, built: &BuiltFrame) -> Result<()> {
+    let header = built.frame.header();
+    if !built.payloads.is_empty() {
+        let rows = PayloadRows {
+            journal: header.journal,
+            rank: header.rank.0,
+            first: header.first,
+            epoch: header.epoch,
+        };
+        for (chunk, value) in rows.encode(&built.payloads).into_iter().enumerate() {
+            store.append(row.payloads(), &payload_key(header.first, chunk as u16), &value)?;
+        }
+    }
+    Ok(store.append(row.tree(), &frame_key(header.first), built.frame.as_bytes())?)
+}
+
+fn reply<T>(answer: &SyncSender<Result<T>>, value: Result<T>) {
+    let _gone_callers_need_no_answer = answer.try_send(value);
+}
