@@ -1,5 +1,7 @@
 //! kvjournal: a durable journal of KV-cache events for LLM inference workers.
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod codec;
 mod error;
 pub mod event;

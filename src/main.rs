@@ -1,3 +1,7 @@
 //! The `kvjournal` binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kvjournal::cli::run(std::env::args_os())
+}

@@ -42,8 +42,9 @@ impl Default for GroupLimits {
 pub struct Config {
     /// Folder of this worker's journal alone. Made, with mode 0700, if it is not there.
     pub dir: PathBuf,
-    /// The worker. An existing journal of another worker is refused.
-    pub worker: WorkerId,
+    /// The worker. An existing journal of another worker is refused; `None` takes whichever it is, and makes a new
+    /// journal for worker 1.
+    pub worker: Option<WorkerId>,
     /// When an event counts as kept. Default [`Durability::Sync`].
     pub durability: Durability,
     /// Limits of a group commit.
@@ -64,10 +65,10 @@ pub struct Config {
 
 impl Config {
     /// The defaults, for the worker's journal in `dir`.
-    pub fn new(dir: impl Into<PathBuf>, worker: WorkerId) -> Self {
+    pub fn new(dir: impl Into<PathBuf>, worker: impl Into<Option<WorkerId>>) -> Self {
         Self {
             dir: dir.into(),
-            worker,
+            worker: worker.into(),
             durability: Durability::default(),
             group: GroupLimits::default(),
             queue_bytes_max: 32 * 1024 * 1024,

@@ -85,6 +85,7 @@ pub struct Stats {
 pub struct Journal {
     config: Config,
     journal: [u8; 16],
+    worker: WorkerId,
     epoch: Epoch,
     queue: Arc<Queue>,
     counters: Arc<Counters>,
@@ -153,6 +154,7 @@ impl Journal {
         let thread = thread.map_err(Error::io("start the writer"))?;
         Ok(Self {
             journal: identity.journal,
+            worker: identity.worker,
             epoch,
             queue,
             counters,
@@ -251,7 +253,7 @@ impl Journal {
 
     /// The worker.
     pub fn worker(&self) -> WorkerId {
-        self.config.worker
+        self.worker
     }
 
     /// Identity of the journal, drawn at random when it was made.

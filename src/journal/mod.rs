@@ -13,6 +13,7 @@ mod recover;
 mod rewrite;
 mod rows;
 mod tail;
+mod view;
 mod watermark;
 mod writer;
 
@@ -21,3 +22,4 @@ pub use epochs::{Cursor, EPOCHS_MAX, Epoch, ResetReason, Verdict, judge};
 pub use handle::{Journal, NewEvent, Source, Stats};
 pub use reader::{ReadEvent, ReadFrame, Reader, Start};
 pub use rows::FORMAT;
+pub use view::{JournalView, RankInfo};

@@ -19,6 +19,9 @@ use super::phase::{Phase, enter};
 use super::recover::{FoundRank, drop_orphan_payloads, find_identity, find_ranks};
 use super::rows::{FORMAT, Identity};
 
+/// Whose a journal is that is made without saying so.
+const FIRST_WORKER: WorkerId = WorkerId(1);
+
 /// A store that is held, with what the witness said of it.
 pub(crate) struct Held {
     pub(crate) store: Arc<dyn Store>,
@@ -39,7 +42,7 @@ pub(crate) fn hold(config: &Config) -> Result<Held> {
     let _phase = enter(Phase::Open);
     let folder = Folder::hold(&config.dir, true, config.lock_wait_max)?;
     let (current, prior) = match folder.find()? {
-        Found::Fresh => (create(&folder, config.worker)?, None),
+        Found::Fresh => (create(&folder, config.worker.unwrap_or(FIRST_WORKER))?, None),
         Found::Journal { current, witness } => (current, Some(witness)),
     };
     check_format(&current)?;
@@ -108,7 +111,7 @@ fn create(folder: &Folder, worker: WorkerId) -> Result<Current> {
 pub(crate) fn begin(held: &mut Held, config: &Config) -> Result<Begun> {
     let _phase = enter(Phase::Open);
     let store = &*held.store;
-    let identity = find_identity(store, &held.prior, Some(config.worker))?;
+    let identity = find_identity(store, &held.prior, config.worker)?;
     let mut ranks = find_ranks(store, &identity, &held.prior)?;
     let boot = boot_id();
     let newest = ranks.iter().filter_map(|found| found.row.epochs.last()).map(|epoch| epoch.number).max();

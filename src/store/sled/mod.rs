@@ -8,6 +8,7 @@
 //! | moves large leaves into blob files that it never syncs | rows are bounded, and `blobs/` is checked to be empty |
 //! | writes each row over four times when it splits leaves of large rows | `fence` keeps its leaves from splitting |
 
+mod cache;
 mod fence;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::{Folder, ROW_BYTES_MAX, Row, Store, StoreError, Tree};
+use cache::CacheTrim;
 use fence::{Fence, is_fence};
 
 /// A quarter of it, past which sled moves a leaf out of its log, holds sixteen of the longest rows.
@@ -35,11 +37,18 @@ pub(crate) struct SledStore {
     /// Held for as long as the database, and opened before its first write: the kernel reports a failed
     /// write-back once to each handle that was open when it failed.
     sync_handle: File,
-    trees: Mutex<HashMap<Tree, (::sled::Tree, Fence)>>,
+    trees: Mutex<HashMap<Tree, Open>>,
     /// Dropped in [`Drop`], where a panic of it is caught, and after its trees.
     db: Option<::sled::Db>,
     /// Let go after the database: no other process may come before that.
     _folder: Option<Folder>,
+}
+
+/// An open tree.
+struct Open {
+    sled: ::sled::Tree,
+    fence: Fence,
+    cache: CacheTrim,
 }
 
 impl SledStore {
@@ -83,32 +92,32 @@ impl SledStore {
     }
 
     fn tree(&self, tree: Tree) -> Result<::sled::Tree, StoreError> {
-        self.with_tree(tree, |sled, _| Ok(sled.clone()))
+        self.with_tree(tree, |open| Ok(open.sled.clone()))
     }
 
     fn with_tree<T>(
         &self,
         tree: Tree,
-        work: impl FnOnce(&::sled::Tree, &mut Fence) -> Result<T, StoreError>,
+        work: impl FnOnce(&mut Open) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut trees = self.trees.lock().unwrap_or_else(PoisonError::into_inner);
         if !trees.contains_key(&tree) {
-            let opened = caught(|| self.db().open_tree(tree.to_string()))?;
-            trees.insert(tree, (opened, Fence::default()));
+            let sled = caught(|| self.db().open_tree(tree.to_string()))?;
+            trees.insert(tree, Open { sled, fence: Fence::default(), cache: CacheTrim::default() });
         }
-        let (sled, fence) = trees.get_mut(&tree).expect("it was just put there");
-        work(sled, fence)
+        work(trees.get_mut(&tree).expect("it was just put there"))
     }
 }
 
 impl Store for SledStore {
     fn append(&self, tree: Tree, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         check_row(value)?;
-        self.with_tree(tree, |sled, fence| {
-            for key in fence.before(key, value.len()) {
-                caught(|| sled.insert(key, &[] as &[u8]))?;
+        self.with_tree(tree, |open| {
+            for key in open.fence.before(key, value.len()) {
+                caught(|| open.sled.insert(key, &[] as &[u8]))?;
             }
-            caught(|| sled.insert(key, value)).map(drop)
+            caught(|| open.sled.insert(key, value))?;
+            open.cache.passed(&open.sled, key, value.len())
         })
     }
 
@@ -152,7 +161,14 @@ impl Store for SledStore {
 
     fn scan(&self, tree: Tree, key: &[u8]) -> Box<dyn Iterator<Item = Result<Row, StoreError>> + Send + '_> {
         match self.tree(tree) {
-            Ok(tree) => Box::new(rows(tree.range(key.to_vec()..))),
+            Ok(tree) => {
+                let mut cache = CacheTrim::default();
+                Box::new(rows(tree.range(key.to_vec()..)).map(move |row| {
+                    let (key, value) = row?;
+                    cache.passed(&tree, &key, value.len())?;
+                    Ok((key, value))
+                }))
+            }
             Err(e) => Box::new(std::iter::once(Err(e))),
         }
     }

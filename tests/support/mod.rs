@@ -1,0 +1,6 @@
+//! What the tests share. Each test file uses a part of it.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+pub mod events;
+pub mod kill;
+pub mod skip;
