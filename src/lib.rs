@@ -3,6 +3,7 @@
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod codec;
+pub mod engine;
 mod error;
 pub mod event;
 pub mod journal;

@@ -189,7 +189,7 @@ fn kills(seed: u64, per_phase: u64, durability: Durability) {
             let hit = run_child(&folder, &kill, durability, &mut told);
             acknowledged += told.durable.values().sum::<u64>() - before;
             killed += u64::from(hit);
-        compared += check(&folder, durability, &told, &kill);
+            compared += check(&folder, durability, &told, &kill);
         }
         counts.insert(phase, killed);
     }

@@ -49,7 +49,7 @@ pub struct Block {
     pub tokens_hash: Option<TokensHash>,
     /// Images and the like whose placeholders lie in this block.
     #[serde(rename = "mm_extra_info", default)]
-    pub mm: Option<MmInfo>,
+    pub mm: Option<Box<MmInfo>>,
 }
 
 /// The multimodal objects of a block.

@@ -206,7 +206,9 @@ mod tests {
                 blocks: vec![Block {
                     block_hash: BlockHash(u64::MAX),
                     tokens_hash: Some(TokensHash(5)),
-                    mm: Some(MmInfo { mm_objects: vec![MmObject { mm_hash: 6, offsets: vec![(1, 3)] }] }),
+                    mm: Some(Box::new(MmInfo {
+                        mm_objects: vec![MmObject { mm_hash: 6, offsets: vec![(1, 3)] }],
+                    })),
                 }],
                 placement: Placement {
                     medium: Some("cpu".into()),

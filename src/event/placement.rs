@@ -60,4 +60,61 @@ impl Placement {
             _ => None,
         }
     }
+
+    /// Whether the block is this worker's own, on a medium that is known, and of full attention: only such blocks
+    /// count when a prompt is matched. Others are kept and relayed, since other consumers read them.
+    pub fn is_own_full_attention(&self) -> bool {
+        let full = |kind: &str| matches!(kind, "full_attention" | "mla_attention" | "sink_full_attention");
+        self.group.is_none_or(|group| group == 0)
+            && self.kind.as_deref().is_none_or(full)
+            && self.locality.as_deref().is_none_or(|locality| locality.eq_ignore_ascii_case("LOCAL"))
+            && self.ownership.is_none()
+            && self.tier().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(medium: &str) -> Placement {
+        Placement { medium: Some(medium.into()), ..Placement::default() }
+    }
+
+    #[test]
+    fn media_are_known_in_any_case() {
+        for (medium, tier) in [
+            ("GPU", StorageTier::Device),
+            ("gpu", StorageTier::Device),
+            ("CPU", StorageTier::HostPinned),
+            ("cpu_pinned", StorageTier::HostPinned),
+            ("Disk", StorageTier::Disk),
+            ("STORAGE", StorageTier::Disk),
+            ("fs", StorageTier::Disk),
+            ("OBJ", StorageTier::External),
+            ("external", StorageTier::External),
+        ] {
+            assert_eq!(on(medium).tier(), Some(tier), "{medium}");
+        }
+        assert_eq!(Placement::default().tier(), Some(StorageTier::Device));
+        assert_eq!(on("TAPE").tier(), None);
+    }
+
+    #[test]
+    fn only_the_worker_s_own_full_attention_blocks_count() {
+        let counts = |change: fn(&mut Placement)| {
+            let mut placement = on("GPU");
+            change(&mut placement);
+            placement.is_own_full_attention()
+        };
+        assert!(counts(|_| {}));
+        assert!(counts(|p| p.group = Some(0)));
+        assert!(!counts(|p| p.group = Some(1)));
+        assert!(counts(|p| p.kind = Some("mla_attention".into())));
+        assert!(!counts(|p| p.kind = Some("sliding_window".into())));
+        assert!(counts(|p| p.locality = Some("local".into())));
+        assert!(!counts(|p| p.locality = Some("REMOTE".into())));
+        assert!(!counts(|p| p.ownership = Some("other".into())));
+        assert!(!counts(|p| p.medium = Some("TAPE".into())));
+    }
 }
