@@ -3,4 +3,5 @@
 
 pub mod events;
 pub mod kill;
+pub mod powerfs;
 pub mod skip;

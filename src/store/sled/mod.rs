@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | flushes with `sync_file_range`, which is no barrier for the disk's cache | [`SledStore::sync`] flushes, then syncs a handle of `db` that was opened before the first write |
 //! | panics over damaged bytes | each call is wrapped; a panic becomes [`StoreError::Corrupt`] |
+//! | syncs its snapshot but neither the log that it speaks of nor its name | the log is synced before it opens, the folder after |
 //! | overwrites what it cannot read when it opens | [`scan_before_open`] says beforehand what would be lost |
 //! | moves large leaves into blob files that it never syncs | rows are bounded, and `blobs/` is checked to be empty |
 //! | writes each row over four times when it splits leaves of large rows | `fence` keeps its leaves from splitting |
@@ -57,6 +58,9 @@ impl SledStore {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let sync_handle = options.open(dir.join("db"))?;
+        // Opening, sled notes in a snapshot, synced, how far its log is good. What it sees of the log may be in the
+        // kernel's cache only: a snapshot that is ahead of the log could never be opened again.
+        sync_handle.sync_all()?;
         let config = ::sled::Config::new()
             .path(dir)
             .flush_every_ms(None)
@@ -64,6 +68,8 @@ impl SledStore {
             .cache_capacity(CACHE_BYTES)
             .mode(::sled::Mode::HighThroughput);
         let db = caught(|| config.open())?;
+        // The new snapshot's name must last before a segment is used again that only the old one needs.
+        File::open(dir)?.sync_all()?;
         let store =
             Self { dir: dir.to_owned(), sync_handle, trees: Mutex::default(), db: Some(db), _folder: None };
         store.check_blobs()?;
