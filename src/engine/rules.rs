@@ -267,6 +267,7 @@ impl BlockKeys {
         let mut keys = Self { salt, first_of_prompt, ..Self::default() };
         for field in [fields.extra_keys, fields.mm_keys] {
             let Some((len, mut cursor)) = array(field, "extra_keys")? else { continue };
+            keys.blocks.reserve_exact(len.min(blocks).saturating_sub(keys.blocks.len()));
             for index in 0..len.min(blocks) {
                 let value = cursor
                     .skip()
@@ -320,6 +321,8 @@ impl BlockKeys {
         block.routable &= routed.is_some();
         let mm_hash = routed.unwrap_or_else(|| xxhash_rust::xxh3::xxh3_64(id));
         let objects = &mut block.mm.get_or_insert_default().mm_objects;
+        // Most blocks have one; growing by doubling would set four aside for each.
+        objects.reserve_exact(usize::from(objects.is_empty()));
         if objects.len() < MM_OBJECTS_MAX {
             objects.push(MmObject { mm_hash, offsets: Vec::new() });
         } else {
