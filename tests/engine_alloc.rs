@@ -48,6 +48,7 @@ fn memory_is_bounded_by_the_input_and_not_by_what_it_claims() {
     let nils = [&[0x92, 0xc0][..], &array32(events), &vec![0xc0; events]].concat();
     let lies = [0xdd, 0xdf].map(|head| [0x92, 0xc0, 0x91, head, 255, 255, 255, 255]);
     cases.push((MANY_EVENTS.into(), nils));
+    cases.push(("events that are not there".into(), b"\x92\xc0\xdc\x40\x00".to_vec()));
     cases.push(("an array that is not there".into(), lies[0].to_vec()));
     cases.push(("a map that is not there".into(), lies[1].to_vec()));
     cases.push(("a string that is not there".into(), b"\x92\xc0\x91\xdb\xff\xff\xff\xff".to_vec()));
