@@ -612,6 +612,15 @@ fn limits_are_reached_with_a_typed_answer() {
     assert_eq!(error.fault, BatchFault::TooMany { count: 16_385 });
     let error = decode_batch(&vec![0xc0; 16 * 1024 * 1024 + 1], DecodeOptions::default()).unwrap_err();
     assert!(matches!(error.fault, BatchFault::TooLong { .. }));
+    let removal = |count: u32| {
+        let mut bytes = b"\x92\xc0\x91\x92\xacBlockRemoved\xdd".to_vec();
+        bytes.extend_from_slice(&count.to_be_bytes());
+        bytes.extend(std::iter::repeat_n(1, count as usize));
+        decode(&bytes).events.remove(0).problem
+    };
+    assert_eq!(removal(262_144), None);
+    let many = EventProblem::Field { field: "block_hashes", what: "there are too many" };
+    assert_eq!(removal(262_145), Some(many));
     let nested = [&[0x92, 0xc0, 0x91][..], &[0x91; 100_000]].concat();
     let error = decode_batch(&nested, DecodeOptions::default()).unwrap_err();
     assert_eq!(error.fault, BatchFault::Malformed(Malformed::Depth));

@@ -224,7 +224,7 @@ impl<'a> Tokens<'a> {
             let start = *cursor;
             match cursor.token().ok()? {
                 Token::Int { bits, negative: false } if bits <= u64::from(u32::MAX) => {
-                    self.block.push(bits as u32)
+                    self.block.push(bits as u32);
                 }
                 _ => {
                     *cursor = start;
