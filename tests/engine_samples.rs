@@ -89,6 +89,7 @@ fn check_event(name: &str, decoded: &EventData, expected: &Value) {
             let lora = text(field("lora_name"));
             let lora = lora.or_else(|| field("lora_id").as_u64().map(|id| format!("lora_id:{id}")));
             assert_eq!(stored.lora, lora, "{name}");
+            assert_eq!(stored.salt, salt(expected), "{name}");
             check_placement(name, &stored.placement, expected);
             check_tokens(name, stored, expected);
             assert!(!stored.refresh && stored.start_position.is_none(), "{name}");
@@ -104,6 +105,12 @@ fn check_event(name: &str, decoded: &EventData, expected: &Value) {
         }
         EventData::Unknown(unknown) => assert_eq!(unknown.tag, tag, "{name}"),
     }
+}
+
+/// The salt of a manifest's event: by name, or the text among the keys of its first block.
+fn salt(expected: &Value) -> Option<String> {
+    let first = || field(expected, "extra_keys").get(0)?.as_array()?.iter().find_map(text);
+    text(field(expected, "cache_salt")).or_else(first)
 }
 
 fn check_placement(name: &str, placement: &kvjournal::event::Placement, expected: &Value) {
@@ -134,6 +141,11 @@ fn check_tokens(name: &str, stored: &Stored, expected: &Value) {
             keys.get(index).and_then(Value::as_array).is_some_and(|k| k.iter().any(Value::is_array));
         let multimodal = multimodal || !field(expected, "mm_keys").is_null();
         assert_eq!(block.mm.is_some(), multimodal, "{name} block {index}");
+        if let Some(mm) = &block.mm {
+            let id = if field(expected, "mm_keys").is_null() { "mmhash0123" } else { "00ff" };
+            let hashes: Vec<u64> = mm.mm_objects.iter().map(|object| object.mm_hash).collect();
+            assert_eq!(hashes, [xxhash_rust::xxh3::xxh3_64(id.as_bytes())], "{name} block {index}");
+        }
         let expected = whole.filter(|_| !multimodal).map(|tokens| tokens_hash(namespace, &tokens, None));
         assert_eq!(block.tokens_hash, expected, "{name} block {index}");
     }
@@ -222,6 +234,7 @@ fn a_prompt_of_131072_tokens_is_decoded_whole() {
 fn a_cut_batch_says_where_and_keeps_what_was_whole() {
     let error = decode_batch(&bytes("27_truncated.msgpack"), DecodeOptions::default()).unwrap_err();
     assert_eq!(error.fault, BatchFault::Malformed(Malformed::Cut));
+    assert_eq!(error.offset, 70, "{error}");
     assert!(error.read.events.is_empty() && error.read.time.is_some(), "{error}");
     let whole = bytes("01_vllm_0.9.0_array6_batch2.msgpack");
     let all = decode(&whole).events;
@@ -246,7 +259,8 @@ fn bytes_after_the_end_are_told_and_the_batch_is_read() {
 #[test]
 fn a_length_that_the_bytes_do_not_back_is_refused() {
     let error = decode_batch(&bytes("30_length_bomb.msgpack"), DecodeOptions::default()).unwrap_err();
-    assert!(matches!(error.fault, BatchFault::Malformed(Malformed::Length { .. })), "{error}");
+    let claimed = Malformed::Length { claimed: u32::MAX as usize, left: 0 };
+    assert_eq!((error.fault, error.offset), (BatchFault::Malformed(claimed), 29));
 }
 
 fn frames(name: &str) -> Vec<Vec<u8>> {
@@ -511,6 +525,49 @@ fn rule_the_cache_salt_is_found_where_engines_put_it() {
 }
 
 #[test]
+fn rule_text_that_cannot_be_told_to_be_the_salt_is_never_hashed_as_plain_tokens() {
+    let of = |changes: Value| {
+        let (stored, notes) = stored_with(changes);
+        (tokens_of(&stored), stored.salt, notes)
+    };
+    // No salt that is kept whole: nothing of the event may pass for unsalted.
+    let none = (vec![None, None], None, vec![Note::OddKeys]);
+    assert_eq!(of(json!({"extra_keys": [["x".repeat(1025)], null]})), none);
+    assert_eq!(of(json!({"extra_keys": [[""], null]})), none);
+    assert_eq!(of(json!({"extra_keys": [["dynamo-cache-salt:"], null]})), none);
+    // vLLM gives the salt to the first block of a prompt only: past a parent, text is another key.
+    let (hashes, salt, notes) = of(json!({"parent_block_hash": 9, "extra_keys": [["digest"], null]}));
+    assert_eq!((hashes, salt, notes), (vec![None, plain()[1]], None, vec![Note::OddKeys]));
+    // A salt by name, and text beside it that is not the salt.
+    let (hashes, salt, notes) = of(json!({"cache_salt": "s", "extra_keys": [["digest"], null]}));
+    let salted = tokens_hash(Namespace::new(None, Some("s")), &[5, 6, 7, 8], None);
+    assert_eq!((hashes, notes), (vec![None, Some(salted)], vec![Note::OddKeys]));
+    assert_eq!(salt.as_deref(), Some("s"));
+    let (hashes, _, notes) = of(json!({"cache_salt": "s", "extra_keys": [["s"], null]}));
+    assert_eq!((hashes[1], hashes[0].is_some(), notes), (Some(salted), true, vec![]));
+}
+
+#[test]
+fn rule_two_salts_that_are_no_utf_8_do_not_become_one() {
+    let of = |byte: u8| {
+        let mut bytes = Vec::new();
+        pack(
+            &json!([1.5, [{
+                "type": "BlockStored", "block_hashes": [1], "token_ids": [1], "block_size": 1,
+                "extra_keys": [["?"]]
+            }]]),
+            &mut bytes,
+        );
+        let at = bytes.windows(2).position(|pair| pair == b"\xa1?").unwrap();
+        bytes[at + 1] = byte;
+        let EventData::Stored(stored) = decode(&bytes).events.remove(0).data else { panic!() };
+        (stored.salt, stored.blocks[0].tokens_hash)
+    };
+    assert_eq!(of(b's').0.as_deref(), Some("s"));
+    assert_eq!((of(0xfe), of(0xff)), ((None, None), (None, None)));
+}
+
+#[test]
 fn rule_two_adapters_never_share_a_hash() {
     let of = |changes: Value| tokens_of(&stored_with(changes).0)[0];
     let hashes = [
@@ -555,6 +612,15 @@ fn limits_are_reached_with_a_typed_answer() {
     assert_eq!(error.fault, BatchFault::TooMany { count: 16_385 });
     let error = decode_batch(&vec![0xc0; 16 * 1024 * 1024 + 1], DecodeOptions::default()).unwrap_err();
     assert!(matches!(error.fault, BatchFault::TooLong { .. }));
+    let removal = |count: u32| {
+        let mut bytes = b"\x92\xc0\x91\x92\xacBlockRemoved\xdd".to_vec();
+        bytes.extend_from_slice(&count.to_be_bytes());
+        bytes.extend(std::iter::repeat_n(1, count as usize));
+        decode(&bytes).events.remove(0).problem
+    };
+    assert_eq!(removal(262_144), None);
+    let many = EventProblem::Field { field: "block_hashes", what: "there are too many" };
+    assert_eq!(removal(262_145), Some(many));
     let nested = [&[0x92, 0xc0, 0x91][..], &[0x91; 100_000]].concat();
     let error = decode_batch(&nested, DecodeOptions::default()).unwrap_err();
     assert_eq!(error.fault, BatchFault::Malformed(Malformed::Depth));

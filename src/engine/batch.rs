@@ -120,6 +120,8 @@ fn decode_into(
     if count > EVENTS_MAX {
         return Err(BatchFault::TooMany { count });
     }
+    // Backed by a byte each, so this is bounded by the input too; growing would hold half as much again.
+    read.events.reserve_exact(count);
     for _ in 0..count {
         let start = cursor.at();
         let event = cursor.skip()?;

@@ -10,6 +10,8 @@ pub enum EncodedForm {
     Map,
     /// Arrays of seven, and of three for removals (vLLM 0.10.2 to 0.13).
     Array,
+    /// Arrays of six, and of two for removals, without a medium (vLLM 0.9.0 to 0.10.1, SGLang up to 0.5.8).
+    Array6,
 }
 
 /// One event as an engine knows it.
@@ -55,7 +57,8 @@ fn write(
     for event in events {
         match form {
             EncodedForm::Map => write_map(out, event)?,
-            EncodedForm::Array => write_array(out, event)?,
+            EncodedForm::Array => write_array(out, event, true)?,
+            EncodedForm::Array6 => write_array(out, event, false)?,
         }
     }
     mp::write_uint(out, u64::from(rank))?;
@@ -97,28 +100,36 @@ fn write_map(out: &mut Vec<u8>, event: &RawEvent) -> Result<(), ValueWriteError>
     Ok(())
 }
 
-fn write_array(out: &mut Vec<u8>, event: &RawEvent) -> Result<(), ValueWriteError> {
+fn write_array(out: &mut Vec<u8>, event: &RawEvent, medium: bool) -> Result<(), ValueWriteError> {
+    let more = u32::from(medium);
     match event {
         RawEvent::Stored { parent, block_hashes, token_ids, block_size } => {
-            mp::write_array_len(out, 7)?;
+            mp::write_array_len(out, 6 + more)?;
             mp::write_str(out, tag(event))?;
             write_numbers(out, block_hashes.iter().copied())?;
             write_parent(out, *parent)?;
             write_numbers(out, token_ids.iter().map(|token| u64::from(*token)))?;
             mp::write_uint(out, u64::from(*block_size))?;
             mp::write_nil(out).map_err(ValueWriteError::InvalidMarkerWrite)?;
-            mp::write_str(out, "GPU")?;
+            write_medium(out, medium)?;
         }
         RawEvent::Removed { block_hashes } => {
-            mp::write_array_len(out, 3)?;
+            mp::write_array_len(out, 2 + more)?;
             mp::write_str(out, tag(event))?;
             write_numbers(out, block_hashes.iter().copied())?;
-            mp::write_str(out, "GPU")?;
+            write_medium(out, medium)?;
         }
         RawEvent::Cleared => {
             mp::write_array_len(out, 1)?;
             mp::write_str(out, tag(event))?;
         }
+    }
+    Ok(())
+}
+
+fn write_medium(out: &mut Vec<u8>, medium: bool) -> Result<(), ValueWriteError> {
+    if medium {
+        mp::write_str(out, "GPU")?;
     }
     Ok(())
 }

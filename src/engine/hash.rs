@@ -73,6 +73,20 @@ mod tests {
     }
 
     #[test]
+    fn the_document_s_vector_of_a_block_with_images_holds() {
+        let tokens: Vec<u32> = (100..116).collect();
+        let object = |mm_hash| MmObject { mm_hash, offsets: vec![] };
+        let mm = MmInfo { mm_objects: vec![object(0xff), object(1)] };
+        let mut bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+        bytes.extend_from_slice(&1_u64.to_le_bytes());
+        bytes.extend_from_slice(&0xff_u64.to_le_bytes());
+        let hash = tokens_hash(Namespace::new(None, None), &tokens, Some(&mm)).0;
+        assert_eq!(hash, xxh3_64_with_seed(&bytes, 1337));
+        let row = format!("| 100, 101 … 115, objects 255 and 1 | - | - | {hash} |");
+        assert!(include_str!("../../migrations/TOKENS_HASH.md").contains(&row), "{row}");
+    }
+
+    #[test]
     fn a_name_as_adapter_as_salt_and_not_at_all_are_four_namespaces() {
         let of = |lora, salt| tokens_hash(Namespace::new(lora, salt), &[1, 2], None).0;
         let mut hashes = [of(None, None), of(Some("a"), None), of(None, Some("a")), of(Some("a"), Some("a"))];

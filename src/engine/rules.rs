@@ -20,7 +20,9 @@
 //! | a token that is text, a pair, negative or above 2^32 - 1 | no tokens hash for its block, [`Note::OddTokens`] | digests among tokens and speculative pairs have no place in the hash |
 //! | a multimodal key of a block | its hash; no tokens hash unless the key is Dynamo's routing hash (16 hex digits, 48 zeros), [`Note::Multimodal`] | the same tokens with another image are another block |
 //! | another extra key of a block | no tokens hash for it, [`Note::OddKeys`] | prompt embeddings and keys of the future set blocks apart |
-//! | a text in the first block's extra keys that is not the adapter's name | the salt of all its blocks (without Dynamo's mark `dynamo-cache-salt:`) | where vLLM puts the cache salt |
+//! | a text in the extra keys of a prompt's first block that is not the adapter's name | the salt of all its blocks (without Dynamo's mark `dynamo-cache-salt:`) | where vLLM puts the cache salt |
+//! | such a text that is empty, too long or no UTF-8 | no salt and no tokens hashes, [`Note::OddKeys`] | a salt read wrong would pass for another tenant's, or for none |
+//! | such a text past a parent without the mark, or beside another salt | another extra key | vLLM gives the salt to the first block of a prompt only |
 //! | `lora_id` without `lora_name` | the adapter `lora_id:N` | two adapters must never share a hash |
 //! | the parent 5740354900026072187 from SGLang before 0.5.9 | no parent | Python's hash of the empty tuple: SGLang's root, which is never stored |
 //! | a hash of 32 bytes | its last 8 bytes, big-endian | vLLM's own integer form |
@@ -30,7 +32,7 @@ use crate::event::{
     Block, BlockHash, Cleared, EventData, MmInfo, MmObject, Placement, Removed, Stored, Unknown,
 };
 
-use super::fields::{EventProblem, Fields, array, block_hash, cut_text, first_token, number, text};
+use super::fields::{EventProblem, Fields, array, block_hash, first_token, number, text};
 use super::hash::{Namespace, tokens_hash};
 use super::msgpack::{Cursor, Token};
 
@@ -44,7 +46,7 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 const SGLANG_ROOT: BlockHash = BlockHash(5_740_354_900_026_072_187);
 
 /// Dynamo's mark on a cache salt among vLLM's extra keys.
-const SALT_MARK: &str = "dynamo-cache-salt:";
+const SALT_MARK: &[u8] = b"dynamo-cache-salt:";
 
 /// Most multimodal objects of one block.
 const MM_OBJECTS_MAX: usize = 256;
@@ -120,11 +122,10 @@ fn stored(fields: &Fields<'_>, options: DecodeOptions) -> Result<Ruled, EventPro
         Some(name) => Some(name),
         None => number(fields.lora_id, "lora_id")?.map(|id| format!("lora_id:{id}")),
     };
-    let keys = BlockKeys::read(fields, hashes.len(), lora.as_deref())?;
-    let salt = match text(fields.cache_salt, "cache_salt", TEXT_BYTES_MAX)?.filter(|salt| !salt.is_empty()) {
-        Some(salt) => Some(salt),
-        None => keys.salt,
-    };
+    let parent = parent.filter(|parent| *parent != SGLANG_ROOT);
+    let salt = text(fields.cache_salt, "cache_salt", TEXT_BYTES_MAX)?.filter(|salt| !salt.is_empty());
+    let keys = BlockKeys::read(fields, hashes.len(), lora.as_deref(), salt, parent.is_none())?;
+    let salt = keys.salt;
     let namespace = Namespace::new(lora.as_deref(), salt.as_deref());
     let mut tokens = Tokens::of(fields, hashes.len(), block_size, options, &mut notes)?;
     let mut blocks = Vec::with_capacity(hashes.len());
@@ -133,22 +134,15 @@ fn stored(fields: &Fields<'_>, options: DecodeOptions) -> Result<Ruled, EventPro
         let key = extra.next().unwrap_or_default();
         let usable = tokens.next_block();
         note(&mut notes, Note::OddTokens, usable == Some(false));
-        note(&mut notes, Note::OddKeys, key.odd);
+        let odd = key.odd || keys.salt_unreadable;
+        note(&mut notes, Note::OddKeys, odd);
         note(&mut notes, Note::Multimodal, key.mm.is_some() && !key.routable);
-        let hashed = usable == Some(true) && !key.odd && (key.mm.is_none() || key.routable);
+        let hashed = usable == Some(true) && !odd && (key.mm.is_none() || key.routable);
         let hash = hashed.then(|| tokens_hash(namespace, &tokens.block, key.mm.as_ref()));
         blocks.push(Block { block_hash, tokens_hash: hash, mm: key.mm.map(Box::new) });
     }
-    let stored = Stored {
-        parent: parent.filter(|parent| *parent != SGLANG_ROOT),
-        start_position: None,
-        blocks,
-        placement,
-        lora,
-        salt,
-        block_size,
-        refresh: false,
-    };
+    let stored =
+        Stored { parent, start_position: None, blocks, placement, lora, salt, block_size, refresh: false };
     Ok((EventData::Stored(stored), notes))
 }
 
@@ -230,7 +224,7 @@ impl<'a> Tokens<'a> {
             let start = *cursor;
             match cursor.token().ok()? {
                 Token::Int { bits, negative: false } if bits <= u64::from(u32::MAX) => {
-                    self.block.push(bits as u32)
+                    self.block.push(bits as u32);
                 }
                 _ => {
                     *cursor = start;
@@ -247,6 +241,10 @@ impl<'a> Tokens<'a> {
 #[derive(Default)]
 struct BlockKeys {
     salt: Option<String>,
+    /// A salt is there that cannot be kept whole, so that no block of the event may count as unsalted.
+    salt_unreadable: bool,
+    /// The first block is that of a prompt: text without Dynamo's mark may be its salt.
+    first_of_prompt: bool,
     blocks: Vec<BlockKey>,
 }
 
@@ -259,10 +257,17 @@ struct BlockKey {
 }
 
 impl BlockKeys {
-    fn read(fields: &Fields<'_>, blocks: usize, lora: Option<&str>) -> Result<Self, EventProblem> {
-        let mut keys = Self::default();
+    fn read(
+        fields: &Fields<'_>,
+        blocks: usize,
+        lora: Option<&str>,
+        salt: Option<String>,
+        first_of_prompt: bool,
+    ) -> Result<Self, EventProblem> {
+        let mut keys = Self { salt, first_of_prompt, ..Self::default() };
         for field in [fields.extra_keys, fields.mm_keys] {
             let Some((len, mut cursor)) = array(field, "extra_keys")? else { continue };
+            keys.blocks.reserve_exact(len.min(blocks).saturating_sub(keys.blocks.len()));
             for index in 0..len.min(blocks) {
                 let value = cursor
                     .skip()
@@ -292,11 +297,11 @@ impl BlockKeys {
             match first_token(item) {
                 Token::Str(text) if lora.is_some_and(|name| name.as_bytes() == text) => lora = None,
                 Token::Str(text) if routing_hash(text).is_some() => self.add_mm(index, text),
-                Token::Str(text) if index == 0 && self.salt.is_none() && text.len() <= TEXT_BYTES_MAX => {
-                    let text = String::from_utf8_lossy(text);
-                    self.salt = Some(text.strip_prefix(SALT_MARK).unwrap_or(&text).to_owned());
+                Token::Str(text) if index == 0 && self.salt.is_none() && self.may_be_salt(text) => {
+                    self.salt = readable_salt(text);
+                    self.salt_unreadable |= self.salt.is_none();
                 }
-                Token::Str(text) if self.salt.as_deref().is_some_and(|salt| is_salt(text, salt)) => {}
+                Token::Str(text) if self.salt.as_deref().is_some_and(|s| s.as_bytes() == unmarked(text)) => {}
                 Token::Array(_) | Token::Map(_) => match identifier(item) {
                     Some(id) => self.add_mm(index, id),
                     None => self.blocks[index].odd = true,
@@ -306,12 +311,18 @@ impl BlockKeys {
         }
     }
 
+    fn may_be_salt(&self, text: &[u8]) -> bool {
+        self.first_of_prompt || text.starts_with(SALT_MARK)
+    }
+
     fn add_mm(&mut self, index: usize, id: &[u8]) {
         let block = &mut self.blocks[index];
         let routed = routing_hash(id);
         block.routable &= routed.is_some();
         let mm_hash = routed.unwrap_or_else(|| xxhash_rust::xxh3::xxh3_64(id));
         let objects = &mut block.mm.get_or_insert_default().mm_objects;
+        // Most blocks have one; growing by doubling would set four aside for each.
+        objects.reserve_exact(usize::from(objects.is_empty()));
         if objects.len() < MM_OBJECTS_MAX {
             objects.push(MmObject { mm_hash, offsets: Vec::new() });
         } else {
@@ -320,9 +331,14 @@ impl BlockKeys {
     }
 }
 
-fn is_salt(text: &[u8], salt: &str) -> bool {
-    let text = cut_text(text, TEXT_BYTES_MAX);
-    text.strip_prefix(SALT_MARK).unwrap_or(&text) == salt
+fn unmarked(text: &[u8]) -> &[u8] {
+    text.strip_prefix(SALT_MARK).unwrap_or(text)
+}
+
+/// A salt exactly as it came; `None` if it cannot be kept so.
+fn readable_salt(text: &[u8]) -> Option<String> {
+    let salt = std::str::from_utf8(unmarked(text)).ok()?;
+    (!salt.is_empty() && salt.len() <= TEXT_BYTES_MAX).then(|| salt.to_owned())
 }
 
 /// The identifier of a multimodal key: `[identifier, offset]`, or a map with a `hash`.
