@@ -60,6 +60,23 @@ fn events_come_back_in_order_from_any_id_also_after_reopening() {
 }
 
 #[test]
+fn a_sync_covers_all_that_was_appended_before_it_however_much_that_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(&dir);
+    config.group.bytes_max = 64 * 1024;
+    let journal = Journal::open(config).unwrap();
+    for round in 0..3 {
+        for i in 0..3_000 {
+            journal.append(DpRank(i % 3), &[stored(u64::from(i), 20)]).unwrap();
+        }
+        journal.sync().unwrap();
+        for rank in journal.ranks() {
+            assert_eq!(journal.durable_head(rank), journal.head(rank), "round {round} rank {rank}");
+        }
+    }
+}
+
+#[test]
 fn trimming_moves_the_horizon_and_a_reader_from_below_is_reset() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(config(&dir)).unwrap();

@@ -3,7 +3,7 @@
 //! Appenders encode before they take the lock, so that it is held for a copy; the writer takes a whole group at
 //! once. The queue is bounded: an appender waits for room, for a limited time, and what waits is visible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,10 @@ struct State {
     events: usize,
     /// When the oldest event that waits came in.
     since: Option<Instant>,
-    requests: Vec<Request>,
+    /// Each with the number of events that were appended before it.
+    requests: VecDeque<(u64, Request)>,
+    appended: u64,
+    taken: u64,
     mode: Mode,
     waits: u64,
 }
@@ -108,7 +111,9 @@ impl Queue {
                 bytes: 0,
                 events: 0,
                 since: None,
-                requests: Vec::new(),
+                requests: VecDeque::new(),
+                appended: 0,
+                taken: 0,
                 mode: Mode::Open,
                 waits: 0,
             }),
@@ -177,6 +182,7 @@ impl Queue {
         if appended > 0 || moved {
             state.bytes += weight;
             state.events += appended;
+            state.appended += appended as u64;
             state.since.get_or_insert_with(Instant::now);
             self.work.notify_one();
         }
@@ -204,11 +210,16 @@ impl Queue {
         }
     }
 
-    /// Asks the writer for something.
+    /// Asks the writer for something, once it has written all that was appended before.
     pub(crate) fn request(&self, request: Request) -> Result<()> {
         let mut state = self.lock();
         state.mode.check()?;
-        state.requests.push(request);
+        let State { ranks, full, requests, appended, .. } = &mut *state;
+        // Open frames take their place in the line: what is appended from now on comes after them.
+        for queue in ranks.values_mut().filter(|queue| !queue.open.is_empty()) {
+            full.push((Arc::clone(&queue.rank), queue.cut()));
+        }
+        requests.push_back((*appended, request));
         self.work.notify_one();
         Ok(())
     }
@@ -294,7 +305,7 @@ impl RankQueue {
 impl State {
     /// Whole frames, oldest first, up to the limits of a group; the open ones too if all full ones fit.
     fn take_group(&mut self, limits: &GroupLimits) -> Group {
-        let mut group = Group { requests: std::mem::take(&mut self.requests), ..Group::default() };
+        let mut group = Group::default();
         let mut bytes = 0;
         let mut taken = 0;
         for (_, frame) in &self.full {
@@ -325,6 +336,10 @@ impl State {
         } else {
             self.bytes = self.bytes.saturating_sub(bytes);
             self.events -= group.events;
+        }
+        self.taken += group.events as u64;
+        while self.requests.front().is_some_and(|(after, _)| *after <= self.taken) {
+            group.requests.extend(self.requests.pop_front().map(|(_, request)| request));
         }
         group
     }

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | flushes with `sync_file_range`, which is no barrier for the disk's cache | [`SledStore::sync`] flushes, then syncs a handle of `db` that was opened before the first write |
 //! | panics over damaged bytes | each call is wrapped; a panic becomes [`StoreError::Corrupt`] |
-//! | syncs its snapshot but neither the log that it speaks of nor its name | the log is synced before it opens, the folder after |
+//! | syncs its snapshot, but neither the log that it speaks of, nor its name, nor its settings | the log is synced before it opens, the folder and all files in it after |
+//! | takes a torn snapshot that it was still writing for its newest | `*.generating` is removed before it opens |
 //! | overwrites what it cannot read when it opens | [`scan_before_open`] says beforehand what would be lost |
 //! | moves large leaves into blob files that it never syncs | rows are bounded, and `blobs/` is checked to be empty |
 //! | writes each row over four times when it splits leaves of large rows | `fence` keeps its leaves from splitting |
@@ -61,6 +62,7 @@ impl SledStore {
         // Opening, sled notes in a snapshot, synced, how far its log is good. What it sees of the log may be in the
         // kernel's cache only: a snapshot that is ahead of the log could never be opened again.
         sync_handle.sync_all()?;
+        remove_unfinished_snapshots(dir)?;
         let config = ::sled::Config::new()
             .path(dir)
             .flush_every_ms(None)
@@ -68,8 +70,7 @@ impl SledStore {
             .cache_capacity(CACHE_BYTES)
             .mode(::sled::Mode::HighThroughput);
         let db = caught(|| config.open())?;
-        // The new snapshot's name must last before a segment is used again that only the old one needs.
-        File::open(dir)?.sync_all()?;
+        sync_files(dir)?;
         let store =
             Self { dir: dir.to_owned(), sync_handle, trees: Mutex::default(), db: Some(db), _folder: None };
         store.check_blobs()?;
@@ -210,6 +211,29 @@ impl Drop for SledStore {
             tracing::warn!(reason = %describe(&*panic), "store panicked while it was closed");
         }
     }
+}
+
+/// Removes snapshots that sled was still writing. It would take a torn one for the newest, and not open.
+fn remove_unfinished_snapshots(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().ends_with(".generating") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Syncs all files of a database that was just opened, and their names: its settings, which sled never syncs, and
+/// its snapshot, whose name must last before a segment is used again that only the old one needs.
+fn sync_files(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            File::open(entry.path())?.sync_all()?;
+        }
+    }
+    File::open(dir)?.sync_all()
 }
 
 fn check_row(value: &[u8]) -> Result<(), StoreError> {
