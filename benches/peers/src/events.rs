@@ -3,6 +3,8 @@
 //! A stand-in for a real workload: runs of blocks that are stored, and now and then removed, with random hashes, so
 //! that nothing compresses or repeats. Its mean encoded size is that of the events of a real trace.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use kvjournal::event::{Block, BlockHash, DpRank, EventData, Removed, Stored, TokensHash};
@@ -16,6 +18,9 @@ use crate::log::Message;
 const STORED_BLOCKS: std::ops::RangeInclusive<u64> = 6..=20;
 /// One event in this many removes blocks.
 const REMOVED_EVERY: u64 = 8;
+
+/// Longest wait for all events to be on disk, before their frames are read back.
+const DURABLE_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Seeded events, the same in every run.
 pub(crate) fn stand_in(count: usize, seed: u64) -> Vec<EventData> {
@@ -65,7 +70,7 @@ pub(crate) fn as_frames(events: &[EventData]) -> Result<Vec<Message>> {
         let chunk: Vec<NewEvent> = chunk.iter().cloned().map(NewEvent::from).collect();
         journal.append(RANK, &chunk)?;
     }
-    journal.sync()?;
+    journal.wait_durable(RANK, journal.head(RANK), DURABLE_WAIT_MAX)?;
     let mut reader = journal.read(RANK, 1)?;
     let mut messages = Vec::new();
     while let Some(frame) = reader.next_frame()? {

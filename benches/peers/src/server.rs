@@ -63,13 +63,12 @@ impl Server {
     }
 
     fn wait_ready(&mut self, dir: &Path) -> Result<String> {
-        let ports = ports_file(dir, self.pid());
         let deadline = Instant::now() + READY_WAIT_MAX;
         loop {
             if let Some(status) = self.child.try_wait().context("look after nats-server")? {
                 bail!("nats-server ended at once: {status}");
             }
-            if let Some(address) = fs::read(&ports).ok().and_then(|json| first_address(&json))
+            if let Some(address) = named_address(dir, self.pid())
                 && TcpStream::connect(&address).is_ok()
             {
                 return Ok(address);
@@ -130,15 +129,12 @@ fn configuration(dir: &Path, sync: SyncInterval) -> String {
     )
 }
 
-fn ports_file(dir: &Path, pid: u32) -> PathBuf {
-    // Named after the executable, whatever it is called.
+/// The address in the server's file of ports, which is named after its executable and pid; `None` while the file is
+/// not there or not fully written.
+fn named_address(dir: &Path, pid: u32) -> Option<String> {
     let suffix = format!("_{pid}.ports");
-    let found = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    found.into_iter().find(|path| path.to_string_lossy().ends_with(&suffix)).unwrap_or_else(|| dir.join(suffix))
-}
-
-/// `None` while the file is not fully written.
-fn first_address(json: &[u8]) -> Option<String> {
-    let ports: Ports = serde_json::from_slice(json).ok()?;
+    let mut paths = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+    let file = paths.find(|path| path.to_string_lossy().ends_with(&suffix))?;
+    let ports: Ports = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
     Some(ports.nats.first()?.trim_start_matches("nats://").to_owned())
 }
