@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use crate::log::Message;
 
 /// Blocks in a `Stored`, inclusive: at 18 bytes a block, with the `Removed` between, 272 bytes an event on average.
-const STORED_BLOCKS: std::ops::RangeInclusive<u64> = 6..=20;
+const STORED_BLOCKS: std::ops::RangeInclusive<u64> = 6..=21;
 /// One event in this many removes blocks.
 const REMOVED_EVERY: u64 = 8;
 
@@ -75,7 +75,11 @@ pub(crate) fn as_frames(events: &[EventData]) -> Result<Vec<Message>> {
     let mut messages = Vec::new();
     while let Some(frame) = reader.next_frame()? {
         let events = frame.events().count() as u64;
-        messages.push(Message { event: None, bytes: Bytes::copy_from_slice(frame.frame().as_bytes()), events });
+        messages.push(Message {
+            event: None,
+            bytes: Bytes::copy_from_slice(frame.frame().as_bytes()),
+            events,
+        });
     }
     let framed: u64 = messages.iter().map(|message| message.events).sum();
     ensure!(framed == events.len() as u64, "{framed} of {} events came back in frames", events.len());

@@ -50,10 +50,8 @@ impl JetStream {
         publishing: Publishing,
     ) -> Result<Self> {
         let server = Server::start(binary, dir, sync)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("make a runtime")?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().context("make a runtime")?;
         let client = runtime.block_on(async {
             let client = async_nats::connect(server.address()).await.context("connect to nats-server")?;
             let config = stream::Config {
@@ -64,7 +62,10 @@ impl JetStream {
                 allow_batch_publish: publishing == Publishing::FastIngest,
                 ..stream::Config::default()
             };
-            async_nats::jetstream::new(client.clone()).create_stream(config).await.context("make a stream")?;
+            async_nats::jetstream::new(client.clone())
+                .create_stream(config)
+                .await
+                .context("make a stream")?;
             anyhow::Ok(client)
         })?;
         Ok(Self { runtime, client, sequence: 0, publishing, server })
@@ -108,8 +109,7 @@ async fn pipelined(client: &Client, sequence: &mut u64, feed: &mut Feed<'_>) -> 
         if feed.has_room()
             && let Some(message) = feed.next()
         {
-            let publish =
-                client.publish_with_reply(subject.clone(), inbox.clone(), message.bytes.clone());
+            let publish = client.publish_with_reply(subject.clone(), inbox.clone(), message.bytes.clone());
             publish.await.context("publish")?;
         } else if feed.in_flight() > 0 {
             take_ack(next_ack(&mut acks).await?, before, feed)?;
@@ -166,7 +166,6 @@ async fn fast_ingest(client: &Client, feed: &mut Feed<'_>) -> Result<()> {
         }
         // The first message alone: its answer says whether the batch was taken at all.
         let begun = number == 0 || feed.acked() > 0;
-        // One less in flight than acks are apart would wait for an ack that is not due.
         if begun
             && feed.has_room()
             && let Some(message) = feed.next()
@@ -192,7 +191,10 @@ async fn fast_ingest(client: &Client, feed: &mut Feed<'_>) -> Result<()> {
         return Ok(());
     }
     // Ends the batch and asks for the ack of all of it.
-    client.publish_with_reply(subject, reply(number + 1, END), bytes::Bytes::new()).await.context("end a batch")?;
+    client
+        .publish_with_reply(subject, reply(number + 1, END), bytes::Bytes::new())
+        .await
+        .context("end a batch")?;
     while feed.in_flight() > 0 {
         take_flow_ack(next_ack(&mut acks).await?, feed)?;
     }

@@ -42,7 +42,8 @@ impl Server {
     /// Starts a server that keeps everything under `dir`, and waits until it takes connections.
     pub(crate) fn start(binary: &Path, dir: &Path, sync: SyncInterval) -> Result<Self> {
         let config = dir.join("nats.conf");
-        fs::write(&config, configuration(dir, sync)).with_context(|| format!("write {}", config.display()))?;
+        fs::write(&config, configuration(dir, sync))
+            .with_context(|| format!("write {}", config.display()))?;
         let log = dir.join("nats.log");
         let child = Command::new(binary)
             .arg("--config")

@@ -15,11 +15,7 @@ impl Quartiles {
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        Self {
-            q1: quantile(&values, 0.25),
-            median: quantile(&values, 0.5),
-            q3: quantile(&values, 0.75),
-        }
+        Self { q1: quantile(&values, 0.25), median: quantile(&values, 0.5), q3: quantile(&values, 0.75) }
     }
 }
 
