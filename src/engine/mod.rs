@@ -8,6 +8,7 @@ mod frames;
 mod hash;
 mod msgpack;
 pub mod rules;
+pub mod sim;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, BatchError, BatchFault, DecodedEvent, EVENTS_MAX, decode_batch};
 pub use encode::{EncodedForm, RawEvent, encode_batch};
