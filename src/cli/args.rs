@@ -39,6 +39,15 @@ pub(crate) enum Format {
 pub(super) enum Verb {
     Append(AppendArgs),
     Log(LogArgs),
+    Inspect(InspectArgs),
+    Verify(VerifyArgs),
+    Repair(RepairArgs),
+    Export(ExportArgs),
+    Import(ImportArgs),
+    Migrate(MigrateArgs),
+    Simulate(SimulateArgs),
+    Demo(DemoArgs),
+    Bench(BenchArgs),
 }
 
 /// The journal's folder.
@@ -104,6 +113,163 @@ pub(super) struct LogArgs {
     /// Prints frames from before a loss too, which `repair` saved but which are no part of the history.
     #[arg(long)]
     pub(super) salvaged: bool,
+}
+
+/// Shows a journal: whose it is, its streams, heads, horizons, epochs and sizes. Works on a copy of the store.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  kvjournal inspect --dir j --format json")]
+pub(super) struct InspectArgs {
+    #[command(flatten)]
+    pub(super) dir: Dir,
+}
+
+/// Checks every frame, event and payload, and names damaged ids. Works on a copy of the store.
+///
+/// Exit code 0 if all is well, 4 if anything is damaged.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  kvjournal verify --dir j")]
+pub(super) struct VerifyArgs {
+    #[command(flatten)]
+    pub(super) dir: Dir,
+}
+
+/// Saves what can be saved of a damaged journal into a new generation of its store, and prints lost ids as JSON.
+///
+/// The damaged store is only read, byte by byte, and kept. A journal that `verify` finds nothing wrong with is left
+/// alone. Exit code 0 if nothing was lost, 1 if something was.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  kvjournal repair --dir j")]
+pub(super) struct RepairArgs {
+    #[command(flatten)]
+    pub(super) dir: Dir,
+    /// Repairs even if nothing is found wrong.
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+/// Writes all events as JSON Lines to stdout, with payloads.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  kvjournal export --dir j > events.jsonl")]
+pub(super) struct ExportArgs {
+    #[command(flatten)]
+    pub(super) dir: Dir,
+    /// Only this rank.
+    #[arg(long, value_name = "N")]
+    pub(super) rank: Option<u32>,
+    /// Leaves the payloads out.
+    #[arg(long)]
+    pub(super) no_payloads: bool,
+}
+
+/// Reads events into a new journal: JSON Lines, whose ids are kept, or files of engine payloads.
+///
+/// JSON Lines need each rank's ids to follow each other; the first may be any. A file of engine payloads is one
+/// batch as an engine sends it (`[ts, [events], dp_rank]` in msgpack); its events get new ids. What cannot be
+/// understood is kept as `unknown`; a damaged batch is told, and what could be read of it is kept.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  kvjournal import --dir new < events.jsonl\n  kvjournal import --dir new --payloads batch1.msgpack batch2.msgpack"
+)]
+pub(super) struct ImportArgs {
+    #[command(flatten)]
+    pub(super) dir: Dir,
+    /// The worker whose journal this will be. Without it: worker 1.
+    #[arg(long, value_name = "N", env = "KVJ_WORKER_ID")]
+    pub(super) worker_id: Option<u64>,
+    /// The files hold engine payloads, one batch each.
+    #[arg(long, requires = "files")]
+    pub(super) payloads: bool,
+    /// Tokens in a block, if configured: blocks of another size are kept without tokens hashes.
+    #[arg(long, value_name = "N", requires = "payloads")]
+    pub(super) block_size: Option<u32>,
+    /// Files to read; stdin without any.
+    #[arg(value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// Brings a journal to the newest format. Safe to interrupt.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  kvjournal migrate --dir j --dry-run")]
+pub(super) struct MigrateArgs {
+    #[command(flatten)]
+    pub(super) dir: Dir,
+    /// Says what would be done.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Writes the store anew even if the format is the newest, which gives unused space back.
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+/// Writes the events of an engine double to stdout: a prefix cache with leaf-first LRU eviction, fed from a trace or
+/// from made-up conversations with the same statistics.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  kvjournal simulate --events 1000 | kvjournal append --dir j\n  kvjournal simulate --trace conversation.jsonl --block-size 512 --events 1000000 > events.jsonl\n  kvjournal simulate --events 100 --payloads batches/"
+)]
+pub(super) struct SimulateArgs {
+    #[command(flatten)]
+    pub(super) load: Load,
+    /// Events to write.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(super) events: u64,
+    /// Writes engine payloads instead, one file a batch, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub(super) payloads: Option<PathBuf>,
+    /// Payloads as arrays (vLLM 0.10.2 to 0.13) instead of maps (0.24 and later).
+    #[arg(long, requires = "payloads")]
+    pub(super) arrays: bool,
+}
+
+/// What an engine double is fed with.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Load {
+    /// Requests in Mooncake's trace format; made up without it. A trace that ends starts again.
+    #[arg(long, value_name = "FILE", env = "KVJ_TRACE")]
+    pub(super) trace: Option<PathBuf>,
+    /// Seed of made-up requests.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Blocks that the cache holds.
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub(super) cache_blocks: usize,
+    /// Tokens in a block; it divides 512.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(super) block_size: u32,
+}
+
+/// The main job in one command: a worker that journals a load is killed several times, and nothing is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  kvjournal demo --trace conversation.jsonl")]
+pub(super) struct DemoArgs {
+    #[command(flatten)]
+    pub(super) load: Load,
+    /// Events to journal.
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    pub(super) events: u64,
+    /// How often the worker is killed.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(super) kills: u32,
+    /// Folder of the journal; a temporary one without it.
+    #[arg(long, value_name = "DIR")]
+    pub(super) dir: Option<PathBuf>,
+}
+
+/// Measures this machine: durable append, acknowledgement, replay and opening, against its own disk.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  kvjournal bench --dir /mnt/journals --events 500000")]
+pub(super) struct BenchArgs {
+    /// Folder on the disk to measure; a temporary journal is made in it and removed.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(super) dir: PathBuf,
+    #[command(flatten)]
+    pub(super) load: Load,
+    /// Events to append.
+    #[arg(long, value_name = "N", default_value_t = 300_000)]
+    pub(super) events: u64,
+    /// Events that may wait for their acknowledgement.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    pub(super) window: u64,
 }
 
 impl AppendArgs {

@@ -6,8 +6,17 @@
 
 mod append;
 mod args;
+mod bench;
+mod demo;
+mod export;
+mod import;
+mod inspect;
+mod load;
 mod log;
 mod output;
+mod repair;
+mod simulate;
+mod verify;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -23,8 +32,9 @@ pub(crate) enum Outcome {
     /// All is well.
     Fine,
     /// It found problems, and has told them.
-    #[allow(dead_code, reason = "verify and the comparing verbs use it")]
     Problems,
+    /// It found damage, and has told it.
+    Damaged,
 }
 
 /// Why a verb did not do its work.
@@ -52,10 +62,20 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let ended = match cli.verb {
         Verb::Append(args) => append::run(args, cli.format),
         Verb::Log(args) => log::run(args, cli.format),
+        Verb::Inspect(args) => inspect::run(args, cli.format),
+        Verb::Verify(args) => verify::run(args, cli.format),
+        Verb::Repair(args) => repair::run(args, cli.format),
+        Verb::Export(args) => export::run(args),
+        Verb::Import(args) => import::run(args, cli.format),
+        Verb::Migrate(args) => repair::migrate(args, cli.format),
+        Verb::Simulate(args) => simulate::run(args, cli.format),
+        Verb::Demo(args) => demo::run(args),
+        Verb::Bench(args) => bench::run(args, cli.format),
     };
     match ended {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Problems) => ExitCode::from(1),
+        Ok(Outcome::Damaged) => ExitCode::from(ErrorKind::Damaged.exit_code()),
         // Whoever closed the pipe has seen enough.
         Err(Failure::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => output::report(&failure, cli.format),

@@ -69,3 +69,31 @@ pub(super) fn escape(text: &str) -> String {
     }
     out
 }
+
+/// A progress bar of bytes on stderr; nothing unless that is a terminal.
+pub(super) fn progress_bytes() -> impl FnMut(u64, u64) {
+    let bar = indicatif::ProgressBar::new(0);
+    bar.set_style(
+        indicatif::ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+            .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()),
+    );
+    move |done, total| {
+        bar.set_length(total);
+        bar.set_position(done.min(total));
+        if done >= total {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A table for people.
+pub(super) fn table(header: &[&str]) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING).set_header(header);
+    table
+}
+
+/// Bytes in the unit that reads best.
+pub(super) fn human_bytes(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
+}

@@ -83,6 +83,14 @@ impl Frame {
         Ok(Self { header, bytes })
     }
 
+    /// The same frame, without the payloads that it names.
+    pub(crate) fn without_payloads(frame: &Self) -> Self {
+        let header = FrameHeader { payload_len: 0, payload_crc: 0, ..frame.header };
+        let mut bytes = frame.bytes.to_vec();
+        header.write(&mut bytes);
+        Self { header, bytes: bytes.into() }
+    }
+
     /// The frame's head.
     pub fn header(&self) -> &FrameHeader {
         &self.header

@@ -1,5 +1,6 @@
 //! The durable log: one writer, a bounded tail, readers from any retained id.
 
+mod carve;
 mod clock;
 mod config;
 mod epochs;
@@ -10,9 +11,11 @@ mod queue;
 mod rank;
 mod reader;
 mod recover;
+mod repair;
 mod rewrite;
 mod rows;
 mod tail;
+mod verify;
 mod view;
 mod watermark;
 mod writer;
@@ -21,5 +24,8 @@ pub use config::{Config, Durability, GroupLimits};
 pub use epochs::{Cursor, EPOCHS_MAX, Epoch, ResetReason, Verdict, judge};
 pub use handle::{Journal, NewEvent, Source, Stats};
 pub use reader::{ReadEvent, ReadFrame, Reader, Start};
+pub use repair::{Repaired, repair};
+pub use rewrite::{Migrated, migrate};
 pub use rows::FORMAT;
+pub use verify::{Verified, verify};
 pub use view::{JournalView, RankInfo};

@@ -179,6 +179,10 @@ impl JournalView {
         Ok(Reader::new(Arc::clone(&self.store), Arc::clone(&self.known(rank)?.0), from, true))
     }
 
+    pub(crate) fn parts(&self, rank: DpRank) -> Result<(&dyn Store, &FoundRank)> {
+        Ok((&*self.store, &self.known(rank)?.1))
+    }
+
     fn known(&self, rank: DpRank) -> Result<&(Arc<Rank>, FoundRank)> {
         self.ranks.get(&rank).ok_or_else(|| Error::Invalid(format!("the journal has no rank {rank}")))
     }

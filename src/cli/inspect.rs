@@ -1,0 +1,88 @@
+//! `inspect`: what a journal is and holds.
+
+use std::io::{Write, stdout};
+
+use serde_json::json;
+
+use crate::event::DpRank;
+use crate::journal::{JournalView, RankInfo};
+
+use super::args::{Format, InspectArgs};
+use super::log::LOCK_WAIT;
+use super::output::{escape, human_bytes, table};
+use super::{Failure, Outcome};
+
+pub(super) fn run(args: InspectArgs, format: Format) -> Result<Outcome, Failure> {
+    let view = JournalView::open_copy(&args.dir.dir, LOCK_WAIT)?;
+    let ranks = view.ranks().into_iter().map(|rank| view.rank(rank)).collect::<Result<Vec<_>, _>>()?;
+    match format {
+        Format::Json => writeln!(stdout(), "{}", to_json(&view, &ranks))?,
+        Format::Text => print_text(&view, &ranks)?,
+    }
+    Ok(Outcome::Fine)
+}
+
+fn hex(id: [u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn to_json(view: &JournalView, ranks: &[RankInfo]) -> serde_json::Value {
+    let rank = |info: &RankInfo| {
+        json!({
+            "dp_rank": info.rank,
+            "head": info.head,
+            "horizon": info.horizon,
+            "witnessed": info.witnessed,
+            "lost": info.lost,
+            "epochs": info.epochs.iter().map(|epoch| json!({
+                "number": epoch.number, "nonce": epoch.nonce, "first": epoch.first, "kept": epoch.kept,
+                "opened_us": epoch.opened_us,
+            })).collect::<Vec<_>>(),
+            "source": info.source.as_ref().map(|source| json!({
+                "endpoint": source.endpoint, "sequence": source.sequence, "done": source.done, "total": source.total,
+            })),
+        })
+    };
+    json!({
+        "worker_id": view.worker(),
+        "journal_id": hex(view.id()),
+        "format": view.format(),
+        "generation": view.generation(),
+        "created_us": view.created_us(),
+        "closed_in_order": view.closed_in_order(),
+        "disk_bytes": view.disk_bytes(),
+        "ranks": ranks.iter().map(rank).collect::<Vec<_>>(),
+    })
+}
+
+fn print_text(view: &JournalView, ranks: &[RankInfo]) -> Result<(), Failure> {
+    let mut out = stdout().lock();
+    writeln!(out, "worker      {}", view.worker())?;
+    writeln!(out, "journal     {}", hex(view.id()))?;
+    writeln!(out, "format      {}, generation {}", view.format(), view.generation())?;
+    writeln!(out, "on disk     {}", human_bytes(view.disk_bytes()))?;
+    writeln!(out, "closed      {}", if view.closed_in_order() { "in order" } else { "not in order" })?;
+    let mut rows = table(&["rank", "head", "horizon", "epochs", "newest epoch from", "lost", "source"]);
+    for info in ranks {
+        let newest = info.epochs.last();
+        let lost: Vec<String> = info.lost.iter().map(|(first, last)| format!("{first}..={last}")).collect();
+        rows.add_row([
+            info.rank.to_string(),
+            info.head.to_string(),
+            info.horizon.to_string(),
+            newest.map_or(0, |epoch| epoch.number).to_string(),
+            newest.map_or(0, |epoch| epoch.first).to_string(),
+            lost.join(" "),
+            info.source.as_ref().map_or_else(String::new, |source| {
+                format!("{} at {}", escape(&source.endpoint), source.sequence)
+            }),
+        ]);
+    }
+    if ranks.is_empty() {
+        let none: DpRank = DpRank(0);
+        writeln!(out, "no events yet: rank {none} will start at event 1")?;
+    } else {
+        writeln!(out, "\n{rows}")?;
+    }
+    Ok(())
+}
