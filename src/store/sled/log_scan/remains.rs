@@ -204,5 +204,5 @@ fn message_at(segment: &[u8], at: usize, body_max: u64) -> Option<Candidate<'_>>
 }
 
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().all(|byte| *byte == 0)
+    bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |bits, byte| bits | byte) == 0)
 }

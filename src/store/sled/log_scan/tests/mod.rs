@@ -5,12 +5,12 @@ mod garbage;
 mod healthy;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -66,6 +66,16 @@ fn config(dir: &Path, segment_size: usize) -> ::sled::Config {
     ::sled::Config::new().path(dir).segment_size(segment_size).flush_every_ms(None)
 }
 
+/// Waits until sled's last background thread let go of the file, which is after the database was dropped.
+fn wait_until_released(dir: &Path) {
+    let db = File::open(dir.join("db")).unwrap();
+    let start = Instant::now();
+    while db.try_lock().is_err() {
+        assert!(start.elapsed() < OPEN_WAIT_MAX, "sled keeps its file locked");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Writes a database and hands a copy of its folder out.
 fn build(load: Load, dice: &mut Dice) -> (TempDir, Rows) {
     let dir = tempfile::tempdir().unwrap();
@@ -92,6 +102,8 @@ fn build(load: Load, dice: &mut Dice) -> (TempDir, Rows) {
         if opening == load.openings && load.end == End::Killed {
             copy_folder(dir.path(), copy.path());
         }
+        drop(db);
+        wait_until_released(dir.path());
     }
     if load.end == End::Closed {
         copy_folder(dir.path(), copy.path());
@@ -155,6 +167,9 @@ fn overwritten_by_sled(dir: &Path, segment_size: usize) -> (Vec<u64>, Opened<()>
     copy_folder(dir, copy.path());
     let before = fs::read(copy.path().join("db")).unwrap();
     let opened = with_sled(copy.path(), segment_size, |_| Ok(()));
+    if opened != Opened::Hung {
+        wait_until_released(copy.path());
+    }
     let after = fs::read(copy.path().join("db")).unwrap();
     let changed = (0..before.len()).filter(|&at| before[at] != 0 && after.get(at) != Some(&before[at]));
     (changed.map(|at| at as u64).collect(), opened)
