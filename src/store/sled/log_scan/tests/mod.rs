@@ -117,7 +117,7 @@ fn copy_folder(from: &Path, to: &Path) {
         let entry = entry.unwrap();
         let to = to.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
-            copy_folder(&entry.path(), &to)
+            copy_folder(&entry.path(), &to);
         } else {
             fs::copy(entry.path(), to).unwrap();
         }
