@@ -12,6 +12,7 @@
 
 mod cache;
 mod fence;
+mod log_scan;
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
