@@ -233,9 +233,9 @@ pub(super) struct Load {
     /// Blocks that the cache holds.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub(super) cache_blocks: usize,
-    /// Tokens in a block; it divides 512.
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub(super) block_size: u32,
+    /// Tokens in a block; it divides 512. Without it: 16 for `simulate`, 256 for `demo`, 512 for `bench`.
+    #[arg(long, value_name = "N")]
+    pub(super) block_size: Option<u32>,
 }
 
 /// The main job in one command: a worker that journals a load is killed several times, and nothing is lost.
@@ -245,7 +245,7 @@ pub(super) struct DemoArgs {
     #[command(flatten)]
     pub(super) load: Load,
     /// Events to journal.
-    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    #[arg(long, value_name = "N", default_value_t = 50_000)]
     pub(super) events: u64,
     /// How often the worker is killed.
     #[arg(long, value_name = "N", default_value_t = 4)]

@@ -25,8 +25,10 @@ pub(super) fn run(args: BenchArgs, format: Format) -> Result<Outcome, Failure> {
     let folder = tempfile::Builder::new().prefix("kvjournal-bench-").tempdir_in(&args.dir)?;
     let small = probe(folder.path(), 4 * 1024)?;
     let large = probe(folder.path(), 256 * 1024)?;
-    let events: Vec<NewEvent> =
-        Stream::new(&args.load)?.take(args.events as usize).map(|event| event.to_data().into()).collect();
+    let events: Vec<NewEvent> = Stream::new(&args.load, 512)?
+        .take(args.events as usize)
+        .map(|event| event.to_data().into())
+        .collect();
     let config = Config::new(folder.path().join("journal"), None);
     let journal = Journal::open(config.clone())?;
     let (seconds, acks) = append(&journal, &events, args.window)?;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::codec::as_kept;
 use crate::event::{DpRank, EventData, JsonEvent};
 use crate::journal::JournalView;
 
@@ -22,8 +23,10 @@ const ACK_WAIT: Duration = Duration::from_secs(60);
 pub(super) fn run(args: DemoArgs) -> Result<Outcome, Failure> {
     let temporary = tempfile::tempdir()?;
     let dir = args.dir.clone().unwrap_or_else(|| temporary.path().join("journal"));
-    let events: Vec<EventData> =
-        Stream::new(&args.load)?.take(args.events as usize).map(|event| event.to_data()).collect();
+    let mut events = Vec::new();
+    for event in Stream::new(&args.load, 256)?.take(args.events as usize) {
+        events.extend(as_kept(&event.to_data())?);
+    }
     let from =
         args.load.trace.as_ref().map_or("made-up conversations".into(), |path| path.display().to_string());
     say(&format!("An engine double serves {from} and announces {} events.", events.len()))?;

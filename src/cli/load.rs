@@ -21,12 +21,13 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(load: &Load) -> Result<Self, Failure> {
-        let spec = CacheSpec { blocks: load.cache_blocks, block_size: load.block_size };
+    pub(super) fn new(load: &Load, usual_block_size: u32) -> Result<Self, Failure> {
+        let block_size = load.block_size.unwrap_or(usual_block_size);
+        let spec = CacheSpec { blocks: load.cache_blocks, block_size };
         let engine = EngineDouble::new(spec).ok_or_else(|| {
             Failure::Input(format!(
                 "a cache of {} blocks of {} tokens: give it room, and a block size that divides 512",
-                load.cache_blocks, load.block_size
+                load.cache_blocks, block_size
             ))
         })?;
         Ok(Self { engine, requests: requests(load)?, ready: VecDeque::new() })

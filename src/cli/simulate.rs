@@ -15,7 +15,7 @@ use super::{Failure, Outcome};
 const BATCH_EVENTS: usize = 32;
 
 pub(super) fn run(args: SimulateArgs, format: Format) -> Result<Outcome, Failure> {
-    let stream = Stream::new(&args.load)?;
+    let stream = Stream::new(&args.load, 16)?;
     match &args.payloads {
         Some(dir) => {
             let form = if args.arrays { EncodedForm::Array } else { EncodedForm::Map };

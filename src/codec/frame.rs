@@ -231,7 +231,8 @@ impl FrameBuilder {
         }
     }
 
-    /// A frame whose events keep the ids they have.
+    /// A frame whose events keep the ids they have. It is read already, and written once there is compaction.
+    #[cfg(test)]
     pub(crate) fn sparse() -> Self {
         Self { sparse: true, ..Self::new(0) }
     }

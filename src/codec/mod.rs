@@ -9,7 +9,7 @@ mod sealed;
 
 pub use frame::{Frame, FrameError, FrameEvent, FrameEvents};
 pub use header::{FRAME_BYTES_MAX, FrameHeader, HEADER_BYTES, HeaderError};
-pub use record::{PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Record, SourceCursor};
+pub use record::{PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Record, SourceCursor, as_kept};
 
 pub(crate) use frame::{BuiltFrame, FrameBuilder};
 pub(crate) use header::{FRAME_MAGIC, Stamp};

@@ -166,6 +166,23 @@ impl EncodedRecords {
     }
 }
 
+/// An event as a journal keeps it: itself, or the pieces it is cut into if it is too long for a frame.
+///
+/// # Errors
+/// `Invalid` if it cannot be cut small enough.
+pub fn as_kept(data: &EventData) -> Result<Vec<EventData>> {
+    let mut records = EncodedRecords::default();
+    records.push(data, None, None)?;
+    if records.len() == 1 {
+        return Ok(vec![data.clone()]);
+    }
+    let decode = |bytes| bincode::decode_from_slice::<Record, _>(bytes, bincode_config());
+    let decoded = records.iter().map(|(bytes, _)| decode(bytes).map(|(record, _)| record.data));
+    decoded
+        .collect::<Result<_, _>>()
+        .map_err(|e| Error::Internal(format!("a piece cannot be read back: {e}")))
+}
+
 /// Blocks or hashes of an event: what it can be cut between.
 fn items(data: &EventData) -> usize {
     match data {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use bytes::Bytes;
 use memchr::memmem::Finder;
@@ -29,38 +28,48 @@ pub(crate) struct Carved {
     /// The newest row of each rank.
     pub(crate) ranks: BTreeMap<u32, RankRow>,
     /// By rank and first id: each version, with its place.
-    pub(crate) frames: BTreeMap<(u32, EventId), Vec<(FrameHeader, u64)>>,
+    pub(crate) frames: BTreeMap<(u32, EventId), Vec<(FrameHeader, Place)>>,
     /// By rank, first id, epoch and chunk.
-    pub(crate) payloads: BTreeMap<(u32, EventId, u64, u32), u64>,
+    pub(crate) payloads: BTreeMap<(u32, EventId, u64, u32), Place>,
 }
 
-/// Looks through a file, telling `progress` how far it is and how long the file.
-pub(crate) fn carve(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> io::Result<Carved> {
-    let file = File::open(path)?;
-    let len = file.metadata()?.len();
+/// Where something was found: which file, and where in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    file: usize,
+    at: u64,
+}
+
+/// Looks through files, telling `progress` how far it is and how much there is.
+pub(crate) fn carve(files: &[File], progress: &mut dyn FnMut(u64, u64)) -> io::Result<Carved> {
     let mut carved = Carved::default();
     let finder = Finder::new(MAGIC_START);
-    let mut start = 0;
-    while start < len {
-        // Windows overlap, so that what starts at the end of one is whole in it.
-        let window = read(&file, start, WINDOW_BYTES + ROW_BYTES_MAX)?;
-        for at in finder.find_iter(&window).take_while(|at| *at < WINDOW_BYTES) {
-            carved.look(&window, at, start + at as u64);
+    let lens = files.iter().map(|file| Ok(file.metadata()?.len())).collect::<io::Result<Vec<u64>>>()?;
+    let (mut done, all) = (0, lens.iter().sum());
+    for (number, (file, len)) in files.iter().zip(lens).enumerate() {
+        let mut start = 0;
+        while start < len {
+            // Windows overlap, so that what starts at the end of one is whole in it.
+            let window = read(file, start, WINDOW_BYTES + ROW_BYTES_MAX)?;
+            for at in finder.find_iter(&window).take_while(|at| *at < WINDOW_BYTES) {
+                carved.look(&window, at, Place { file: number, at: start + at as u64 });
+            }
+            start += WINDOW_BYTES as u64;
+            progress(done + start.min(len), all);
         }
-        start += WINDOW_BYTES as u64;
-        progress(start.min(len), len);
+        done += len;
     }
     Ok(carved)
 }
 
 /// Reads a frame from a place that was found before.
-pub(crate) fn read_frame(file: &File, header: &FrameHeader, at: u64) -> io::Result<Option<Frame>> {
-    Ok(Frame::parse(read(file, at, header.frame_len())?).ok())
+pub(crate) fn read_frame(files: &[File], header: &FrameHeader, place: Place) -> io::Result<Option<Frame>> {
+    Ok(Frame::parse(read(&files[place.file], place.at, header.frame_len())?).ok())
 }
 
 /// Reads a chunk of payload from a place that was found before: its bytes, and its whole row.
-pub(crate) fn read_chunk(file: &File, at: u64) -> io::Result<Option<(Bytes, Bytes)>> {
-    let row = read(file, at, ROW_BYTES_MAX)?;
+pub(crate) fn read_chunk(files: &[File], place: Place) -> io::Result<Option<(Bytes, Bytes)>> {
+    let row = read(&files[place.file], place.at, ROW_BYTES_MAX)?;
     Ok(PayloadChunk::parse_prefix(&row).map(|(chunk, len)| (chunk.bytes, row.slice(..len))))
 }
 
@@ -80,7 +89,7 @@ fn read(file: &File, at: u64, len: usize) -> io::Result<Bytes> {
 }
 
 impl Carved {
-    fn look(&mut self, window: &Bytes, at: usize, place: u64) {
+    fn look(&mut self, window: &Bytes, at: usize, place: Place) {
         let bytes = &window[at..];
         if bytes.starts_with(&FRAME_MAGIC) {
             let Ok(header) = FrameHeader::read(bytes) else { return };

@@ -5,12 +5,16 @@
 //! anything leave.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::event::WorkerId;
-use crate::store::{Current, Folder, Found, GenerationDir, SledStore, Store, Witness, WitnessState};
+use crate::store::{
+    Current, Folder, Found, GenerationDir, SledStore, Store, Witness, WitnessState, drop_evidence,
+    keep_evidence,
+};
 
 use super::clock::{boot_id, now_us, since_1970};
 use super::config::Config;
@@ -27,6 +31,8 @@ pub(crate) struct Held {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) witness: Option<Witness>,
     pub(crate) prior: WitnessState,
+    /// Where the store's files are.
+    pub(crate) store_dir: Option<PathBuf>,
 }
 
 /// An opening that may write.
@@ -56,8 +62,14 @@ pub(crate) fn hold(config: &Config) -> Result<Held> {
         check_before_open(&generation, witness)?;
     }
     let store = SledStore::open(&generation.path)?;
+    let store_dir = generation.path;
     let (witness, prior) = folder.open_witness()?.ok_or_else(|| Error::damaged("the witness is missing"))?;
-    Ok(Held { store: Arc::new(store.holding(folder)), witness: Some(witness), prior })
+    Ok(Held {
+        store: Arc::new(store.holding(folder)),
+        witness: Some(witness),
+        prior,
+        store_dir: Some(store_dir),
+    })
 }
 
 /// Refuses a newer format, and an older one that has to be migrated first.
@@ -86,7 +98,7 @@ pub(crate) fn check_before_open(generation: &GenerationDir, witness: &WitnessSta
             tracing::debug!(error = %e, "the kernel keeps its cached pages");
         }
     }
-    Ok(())
+    keep_evidence(&generation.path).map_err(Error::io(format!("read {}", path.display())))
 }
 
 /// Makes a journal. CURRENT comes last, so that a cut-off creation is found and begun anew.
@@ -113,6 +125,9 @@ pub(crate) fn begin(held: &mut Held, config: &Config) -> Result<Begun> {
     let store = &*held.store;
     let identity = find_identity(store, &held.prior, config.worker)?;
     let mut ranks = find_ranks(store, &identity, &held.prior)?;
+    if let Some(dir) = &held.store_dir {
+        drop_evidence(dir).map_err(Error::io("remove what the store's recovery overwrote"))?;
+    }
     let boot = boot_id();
     let newest = ranks.iter().filter_map(|found| found.row.epochs.last()).map(|epoch| epoch.number).max();
     let epoch = Epoch {

@@ -8,15 +8,15 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::codec::{Frame, FrameHeader};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EventId};
-use crate::store::{Current, Folder, GenerationDir, SledStore, Store, WitnessRank, WitnessState};
+use crate::store::{Current, Folder, GenerationDir, SledStore, Store, WitnessRank, WitnessState, raw_files};
 
-use super::carve::{Carved, carve, read_chunk, read_frame};
+use super::carve::{Carved, Place, carve, read_chunk, read_frame};
 use super::clock::{now_us, since_1970};
 use super::epochs::{EPOCHS_MAX, Epoch, ShowsEarly, jump_past};
 use super::phase::{Phase, enter};
@@ -64,21 +64,20 @@ pub fn repair(dir: &Path, lock_wait_max: Duration, mut progress: impl FnMut(u64,
         return Err(Error::NewerFormat { found: current.format, supported: FORMAT });
     }
     let old = folder.generation(number);
-    let path = old.path.join("db");
-    let file = match File::open(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Error::damaged(format!("{} is missing: nothing is left to save", path.display())));
-        }
-        opened => opened.map_err(Error::io(format!("open {}", path.display())))?,
+    let open = |path: PathBuf| -> std::io::Result<File> {
+        let file = File::open(path)?;
+        // What is read is the disk's: see `check_before_open`.
+        file.sync_all()?;
+        Ok(file)
     };
-    // What is read is the disk's: see `check_before_open`.
-    file.sync_all().map_err(Error::io(format!("sync {}", path.display())))?;
-    let carved = carve(&path, &mut progress).map_err(Error::io(format!("read {}", path.display())))?;
+    let opened: std::io::Result<Vec<File>> = raw_files(&old.path).into_iter().map(open).collect();
+    let files = opened.map_err(Error::io(format!("read {}", old.path.display())))?;
+    let carved = carve(&files, &mut progress).map_err(Error::io(format!("read {}", old.path.display())))?;
     let identity = identify(&carved, witness.as_ref())?;
     let generation = folder.new_generation()?;
     let mut repaired = Repaired { generation: generation.number, kept: number, ..Repaired::default() };
     let epoch = repair_epoch(&carved, witness.as_ref());
-    let ranks = write(&file, &carved, &identity, witness.as_ref(), &epoch, &generation, &mut repaired)?;
+    let ranks = write(&files, &carved, &identity, witness.as_ref(), &epoch, &generation, &mut repaired)?;
     let witness = WitnessState {
         journal: identity.journal,
         epoch: epoch.number,
@@ -138,7 +137,7 @@ fn identify(carved: &Carved, witness: Option<&WitnessState>) -> Result<Identity>
 }
 
 fn write(
-    file: &File,
+    files: &[File],
     carved: &Carved,
     identity: &Identity,
     witness: Option<&WitnessState>,
@@ -159,7 +158,7 @@ fn write(
         let known = carved.ranks.get(&rank);
         let chosen = choose(carved, identity, rank, known, seen, witness.map_or(0, |w| w.epoch));
         let mut row = known.cloned().unwrap_or_else(|| RankRow { rank, generation: 1, ..RankRow::default() });
-        let saved = save_rank(file, carved, &store, &row, &chosen, repaired)?;
+        let saved = save_rank(files, carved, &store, &row, &chosen, repaired)?;
         settle(
             &mut row,
             &saved,
@@ -188,7 +187,7 @@ fn choose(
     known: Option<&RankRow>,
     seen: Option<WitnessRank>,
     epoch: u64,
-) -> Vec<(FrameHeader, u64)> {
+) -> Vec<(FrameHeader, Place)> {
     let mut begins: BTreeMap<u64, EventId> = BTreeMap::new();
     let versions =
         || carved.frames.range((rank, 0)..=(rank, EventId::MAX)).flat_map(|(_, versions)| versions);
@@ -199,13 +198,13 @@ fn choose(
     let ends_at =
         |epoch: u64| begins.range(epoch + 1..).map(|(_, first)| *first).min().unwrap_or(EventId::MAX);
     let trimmed = known.map_or(0, |row| row.trimmed);
-    let mut chosen: BTreeMap<EventId, (FrameHeader, u64)> = BTreeMap::new();
+    let mut chosen: BTreeMap<EventId, (FrameHeader, Place)> = BTreeMap::new();
     for (header, place) in versions() {
         if !ours(header) || header.last <= trimmed || header.last >= ends_at(header.epoch) {
             continue;
         }
         let newer =
-            |old: &(FrameHeader, u64)| (header.epoch, header.generation) > (old.0.epoch, old.0.generation);
+            |old: &(FrameHeader, Place)| (header.epoch, header.generation) > (old.0.epoch, old.0.generation);
         if chosen.get(&header.first).is_none_or(newer) {
             chosen.insert(header.first, (*header, *place));
         }
@@ -215,20 +214,20 @@ fn choose(
 
 /// Writes the chosen frames with their payloads, and gives their heads.
 fn save_rank(
-    file: &File,
+    files: &[File],
     carved: &Carved,
     store: &SledStore,
     row: &RankRow,
-    chosen: &[(FrameHeader, u64)],
+    chosen: &[(FrameHeader, Place)],
     repaired: &mut Repaired,
 ) -> Result<Vec<FrameHeader>> {
     let mut saved = Vec::with_capacity(chosen.len());
     for (header, place) in chosen {
-        let Some(mut frame) = read_frame(file, header, *place).map_err(Error::io("read a frame"))? else {
+        let Some(mut frame) = read_frame(files, header, *place).map_err(Error::io("read a frame"))? else {
             continue;
         };
         if header.payload_len > 0 {
-            match payload_rows(file, carved, header)? {
+            match payload_rows(files, carved, header)? {
                 Some(rows) => {
                     for (index, value) in rows.iter().enumerate() {
                         store.append(row.payloads(), &payload_key(header.first, index as u16), value)?;
@@ -249,11 +248,11 @@ fn save_rank(
 }
 
 /// The rows of a frame's payloads, if all of them are there and right.
-fn payload_rows(file: &File, carved: &Carved, header: &FrameHeader) -> Result<Option<Vec<bytes::Bytes>>> {
+fn payload_rows(files: &[File], carved: &Carved, header: &FrameHeader) -> Result<Option<Vec<bytes::Bytes>>> {
     let key = |chunk| (header.rank.0, header.first, header.epoch, chunk);
     let (mut rows, mut chunks) = (Vec::new(), Vec::new());
     for place in carved.payloads.range(key(0)..=key(u32::MAX)).map(|(_, place)| *place) {
-        let Some((chunk, row)) = read_chunk(file, place).map_err(Error::io("read a payload"))? else {
+        let Some((chunk, row)) = read_chunk(files, place).map_err(Error::io("read a payload"))? else {
             return Ok(None);
         };
         chunks.push(chunk);

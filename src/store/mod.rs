@@ -4,6 +4,7 @@
 //! silence about damage.
 
 mod folder;
+#[cfg(test)]
 mod memory;
 mod sled;
 mod witness;
@@ -13,8 +14,9 @@ use std::fmt;
 use bytes::Bytes;
 
 pub(crate) use folder::{Current, Folder, Found, GenerationDir};
+#[cfg(test)]
 pub(crate) use memory::MemoryStore;
-pub(crate) use sled::SledStore;
+pub(crate) use sled::{SledStore, drop_evidence, keep_evidence, raw_files};
 pub(crate) use witness::{RANKS_MAX, Witness, WitnessRank, WitnessState};
 
 /// Longest value of a row. Seventeen of them, the most a leaf of sled can hold, stay below a quarter of a segment,

@@ -6,11 +6,12 @@
 //! | panics over damaged bytes | each call is wrapped; a panic becomes [`StoreError::Corrupt`] |
 //! | syncs its snapshot, but neither the log that it speaks of, nor its name, nor its settings | the log is synced before it opens, the folder and all files in it after |
 //! | takes a torn snapshot that it was still writing for its newest | `*.generating` is removed before it opens |
-//! | overwrites what it cannot read when it opens | [`scan_before_open`] says beforehand what would be lost |
+//! | overwrites what it cannot read when it opens | `evidence` copies it beforehand, by what `log_scan` foresees |
 //! | moves large leaves into blob files that it never syncs | rows are bounded, and `blobs/` is checked to be empty |
 //! | writes each row over four times when it splits leaves of large rows | `fence` keeps its leaves from splitting |
 
 mod cache;
+mod evidence;
 mod fence;
 mod log_scan;
 
@@ -21,11 +22,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::{Folder, ROW_BYTES_MAX, Row, Store, StoreError, Tree};
 use cache::CacheTrim;
+pub(crate) use evidence::{drop_evidence, keep_evidence, raw_files};
 use fence::{Fence, is_fence};
 
 /// A quarter of it, past which sled moves a leaf out of its log, holds sixteen of the longest rows.
@@ -33,6 +36,9 @@ const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 
 /// Pages that sled keeps in memory. Recent frames are served from the tail, so this only helps long replays.
 const CACHE_BYTES: u64 = 24 * 1024 * 1024;
+
+const UNLOCK_WAIT_MAX: Duration = Duration::from_secs(2);
+const UNLOCK_RETRY: Duration = Duration::from_millis(5);
 
 /// sled on one folder.
 pub(crate) struct SledStore {
@@ -70,7 +76,7 @@ impl SledStore {
             .segment_size(SEGMENT_BYTES)
             .cache_capacity(CACHE_BYTES)
             .mode(::sled::Mode::HighThroughput);
-        let db = caught(|| config.open())?;
+        let db = open_unlocked(&config)?;
         sync_files(dir)?;
         let store =
             Self { dir: dir.to_owned(), sync_handle, trees: Mutex::default(), db: Some(db), _folder: None };
@@ -210,6 +216,20 @@ impl Drop for SledStore {
             drop(db);
         })) {
             tracing::warn!(reason = %describe(&*panic), "store panicked while it was closed");
+        }
+    }
+}
+
+/// sled's threads may keep its lock for a moment after a database was dropped. The folder is ours, so nobody else
+/// has it.
+fn open_unlocked(config: &::sled::Config) -> Result<::sled::Db, StoreError> {
+    let deadline = Instant::now() + UNLOCK_WAIT_MAX;
+    loop {
+        match caught(|| config.open()) {
+            Err(StoreError::Io(e)) if e.to_string().contains("lock") && Instant::now() < deadline => {
+                std::thread::sleep(UNLOCK_RETRY);
+            }
+            opened => return opened,
         }
     }
 }
