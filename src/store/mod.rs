@@ -6,6 +6,8 @@
 mod folder;
 mod memory;
 mod sled;
+#[cfg(test)]
+mod tests;
 mod witness;
 
 use std::fmt;
