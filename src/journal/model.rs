@@ -10,8 +10,9 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::error::Result;
 use crate::event::{BlockHash, DpRank, EventData, EventId, Removed, WorkerId};
-use crate::store::{MemoryStore, WitnessState};
+use crate::store::{MemoryStore, Store, WitnessRank, WitnessState};
 
 use super::config::Config;
 use super::handle::{Journal, NewEvent, Source};
@@ -25,8 +26,12 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Event `n` of the model: no two are the same.
 fn event(n: u64) -> NewEvent {
     let removed = Removed { block_hashes: vec![BlockHash(n)], ..Removed::default() };
-    // Every third has a payload, which makes rows of its own.
-    let payload = (n % 3 == 0).then(|| Bytes::from(n.to_be_bytes().to_vec()));
+    // Payloads make rows of their own; two long ones do not fit one frame, which cuts batches.
+    let payload = match n % 6 {
+        0 | 1 => Some(Bytes::from(vec![n as u8; 40 * 1024])),
+        3 => Some(Bytes::from(n.to_be_bytes().to_vec())),
+        _ => None,
+    };
     NewEvent { payload, ..EventData::Removed(removed).into() }
 }
 
@@ -52,6 +57,8 @@ enum Operation {
         after: u64,
         keep: usize,
         appends: Vec<(u32, u64)>,
+        /// The power goes again while the journal is opened.
+        reopens: Vec<(u64, usize)>,
     },
     Read {
         rank: u32,
@@ -67,8 +74,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => rank.clone().prop_map(|rank| Operation::Repeat { rank }),
         2 => Just(Operation::Sync),
         1 => Just(Operation::Reopen),
-        2 => (0..12_u64, 0..12_usize, vec((rank.clone(), 1..6_u64), 0..4))
-            .prop_map(|(after, keep, appends)| Operation::Crash { after, keep, appends }),
+        2 => (0..12_u64, 0..12_usize, vec((rank.clone(), 1..6_u64), 0..4), vec((0..6_u64, 0..6_usize), 0..3))
+            .prop_map(|(after, keep, appends, reopens)| Operation::Crash { after, keep, appends, reopens }),
         2 => (rank, 0..40_u64).prop_map(|(rank, from)| Operation::Read { rank, from }),
     ]
 }
@@ -88,8 +95,8 @@ struct RankModel {
     durable: EventId,
     sequence: u64,
     last_batch: Option<SentBatch>,
-    /// Ids of the last batch's events that are kept; the rest was lost in a crash.
-    batch_at: Option<RangeInclusive<EventId>>,
+    /// Ids of the last batch's first events, which are kept; the rest was lost in a crash.
+    batch_ids: Vec<EventId>,
 }
 
 struct Run {
@@ -99,23 +106,30 @@ struct Run {
     next: u64,
 }
 
-fn start(store: &Arc<MemoryStore>) -> Journal {
-    let prior = WitnessState { journal: JOURNAL, ..WitnessState::default() };
-    let held = Held { store: Arc::<MemoryStore>::clone(store), witness: None, prior };
-    let mut config = Config::new("unused", WorkerId(1));
-    // One frame in the tail at most, so that reads come from the store too.
-    config.tail_bytes_max = 1;
-    Journal::start(held, config).expect("what a crash leaves can be opened")
-}
-
 impl Run {
+    /// Opens the journal, with a witness that saw what the model saw.
+    fn start(&self) -> Result<Journal> {
+        let ranks = self.ranks.iter().filter(|(_, model)| model.durable > 0);
+        let ranks = ranks.map(|(rank, model)| WitnessRank {
+            rank: *rank,
+            durable_head: model.durable,
+            epoch_first: 0,
+        });
+        let prior = WitnessState { journal: JOURNAL, ranks: ranks.collect(), ..WitnessState::default() };
+        let held = Held { store: Arc::<MemoryStore>::clone(&self.store), witness: None, prior };
+        let mut config = Config::new("unused", WorkerId(1));
+        // One frame in the tail at most, so that reads come from the store too.
+        config.tail_bytes_max = 1;
+        Journal::start(held, config)
+    }
     fn new() -> Self {
         let store = Arc::new(MemoryStore::default());
         let identity = Identity { format: FORMAT, journal: JOURNAL, worker: WorkerId(1), created_us: 1 };
         identity.save(&*store).unwrap();
-        crate::store::Store::sync(&*store).unwrap();
-        let journal = Some(start(&store));
-        Self { store, journal, ranks: BTreeMap::new(), next: 1 }
+        store.sync().unwrap();
+        let mut run = Self { store, journal: None, ranks: BTreeMap::new(), next: 1 };
+        run.journal = Some(run.start().unwrap());
+        run
     }
 
     fn journal(&self) -> &Journal {
@@ -145,7 +159,7 @@ impl Run {
                     hash: u128::from(self.next),
                 };
                 model.last_batch = Some(SentBatch { source, events });
-                model.batch_at = None;
+                model.batch_ids.clear();
                 self.send(rank);
             }
             Operation::Repeat { rank } => self.send(rank),
@@ -157,12 +171,12 @@ impl Run {
             }
             Operation::Reopen => {
                 self.journal.take().unwrap().close().unwrap();
-                self.journal = Some(start(&self.store));
+                self.journal = Some(self.start().unwrap());
                 for (rank, model) in &self.ranks {
                     assert_eq!(self.journal().head(DpRank(*rank)), model.events.len() as u64);
                 }
             }
-            Operation::Crash { after, keep, appends } => self.crash(after, keep, appends),
+            Operation::Crash { after, keep, appends, reopens } => self.crash(after, keep, appends, &reopens),
             Operation::Read { rank, from } => self.read(rank, from),
         }
         self.see_durable();
@@ -172,18 +186,13 @@ impl Run {
     fn send(&mut self, rank: u32) {
         let Some(model) = self.ranks.get(&rank) else { return };
         let Some(batch) = model.last_batch.clone() else { return };
-        let kept = model.batch_at.clone().map_or(0, |ids| ids.count());
+        let kept = model.batch_ids.len();
         let ids = self.journal().append_batch(DpRank(rank), &batch.source, &batch.events).unwrap();
         let missing = batch.events[kept..].to_vec();
         self.took(rank, ids.clone(), missing);
+        self.ranks.entry(rank).or_default().batch_ids.extend(ids.into_iter().flatten());
         let cursor = self.journal().source_cursor(DpRank(rank)).unwrap();
         assert_eq!((cursor.sequence, cursor.is_complete()), (batch.source.sequence, true));
-        let model = self.ranks.get_mut(&rank).expect("it was just there");
-        if let Some(ids) = ids {
-            let first = model.batch_at.as_ref().map_or(*ids.start(), |kept| *kept.start());
-            // A batch that was cut by a crash goes on right after what was kept, or after appends in between.
-            model.batch_at = Some(first..=first + batch.events.len() as u64 - 1);
-        }
     }
 
     /// The journal gave `ids` to `events`: exactly those that come next.
@@ -206,7 +215,7 @@ impl Run {
         }
     }
 
-    fn crash(&mut self, after: u64, keep: usize, appends: Vec<(u32, u64)>) {
+    fn crash(&mut self, after: u64, keep: usize, appends: Vec<(u32, u64)>, reopens: &[(u64, usize)]) {
         self.store.fail_at(after, io::ErrorKind::Other);
         for (rank, count) in appends {
             let events = self.new_events(count);
@@ -221,17 +230,19 @@ impl Run {
         self.store.fail_at(0, io::ErrorKind::Other);
         drop(journal);
         self.store.crash(keep);
-        let journal = start(&self.store);
+        for (after, keep) in reopens {
+            self.store.fail_at(*after, io::ErrorKind::Other);
+            drop(self.start());
+            self.store.crash(*keep);
+        }
+        let journal = self.start().expect("what a crash leaves can be opened");
         for (rank, model) in &mut self.ranks {
             let head = journal.head(DpRank(*rank));
             let appended = model.events.len() as u64;
             assert!(model.durable <= head, "rank {rank}: {head} was kept, {} was durable", model.durable);
             assert!(head <= appended, "rank {rank}: {head} was kept, {appended} were appended");
             model.events.truncate(head as usize);
-            model.batch_at = model.batch_at.take().and_then(|ids| {
-                let kept = *ids.start()..=(*ids.end()).min(head);
-                (!kept.is_empty()).then_some(kept)
-            });
+            model.batch_ids.retain(|id| *id <= head);
         }
         self.journal = Some(journal);
         for rank in 0..RANKS {
