@@ -4,6 +4,7 @@
 //! silence about damage.
 
 mod folder;
+#[cfg(test)]
 mod memory;
 mod sled;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use crate::error::Error;
 
 pub(crate) use folder::{Current, Folder, Found, GenerationDir};
+#[cfg(test)]
 pub(crate) use memory::MemoryStore;
 pub(crate) use sled::SledStore;
 pub(crate) use witness::{RANKS_MAX, Witness, WitnessRank, WitnessState};

@@ -4,8 +4,12 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::event::{Block, BlockHash, EventData, Stored};
+
 use super::super::header::{FLAG_CURSOR, FLAG_SPARSE, FrameHeader, frame_crc};
-use super::super::{FRAME_BYTES_MAX, Frame, FrameError, FrameEvent, HEADER_BYTES, HeaderError};
+use super::super::{
+    FRAME_BYTES_MAX, Frame, FrameError, FrameEvent, HEADER_BYTES, HeaderError, RECORD_BYTES_MAX,
+};
 use super::{Spec, hex, small_spec, spec};
 
 /// Changes bytes of the small frame and makes its crc right again.
@@ -260,4 +264,16 @@ fn the_cursor_flag_is_all_that_says_a_cursor_is_there() {
     assert_eq!(without.header().flags & FLAG_CURSOR, 0);
     assert_eq!(without.cursor(), Ok(None));
     assert_eq!(read(&without), read(&small_spec().build().frame));
+}
+
+#[test]
+fn a_record_of_the_most_and_smallest_blocks_decodes() {
+    let block = |hash| Block { block_hash: BlockHash(hash), tokens_hash: None, mm: None };
+    let mut spec = Spec { cursor: None, ..small_spec() };
+    // Ten bytes a block, and a hundred at most around them.
+    let blocks = (0..(RECORD_BYTES_MAX as u64 - 100) / 10).map(block).collect();
+    let stored = EventData::Stored(Stored { blocks, ..Stored::default() });
+    spec.events = vec![(stored.clone(), None, None, 0)];
+    let events = read(&spec.build().frame).unwrap();
+    assert_eq!(events[0].data, stored);
 }
