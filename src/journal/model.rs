@@ -26,9 +26,11 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Event `n` of the model: no two are the same.
 fn event(n: u64) -> NewEvent {
     let removed = Removed { block_hashes: vec![BlockHash(n)], ..Removed::default() };
-    // Payloads make rows of their own; two long ones do not fit one frame, which cuts batches.
+    // Payloads make rows of their own; two long ones do not fit one frame, which cuts batches, and the longest
+    // take several rows.
     let payload = match n % 6 {
-        0 | 1 => Some(Bytes::from(vec![n as u8; 40 * 1024])),
+        0 => Some(Bytes::from(vec![n as u8; 200 * 1024])),
+        1 => Some(Bytes::from(vec![n as u8; 40 * 1024])),
         3 => Some(Bytes::from(n.to_be_bytes().to_vec())),
         _ => None,
     };
