@@ -291,3 +291,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn payload_rows_whose_frame_never_came_are_not_taken_for_another_frame_s() {
+    let mut run = Run::new();
+    // The row of the rank, a sync, three rows of payload; the frame fails.
+    run.store.fail_at(5, io::ErrorKind::Other);
+    run.next = 6;
+    run.step(Operation::Append { rank: 0, events: 1 });
+    run.journal().sync().unwrap_err();
+    run.crash(0, 3, Vec::new(), &[]);
+    assert!(run.ranks[&0].events.is_empty());
+    // A payload of one row, under the key of the three.
+    run.next = 9;
+    run.step(Operation::Append { rank: 0, events: 1 });
+    run.step(Operation::Reopen);
+    run.read(0, 1);
+}
