@@ -6,7 +6,6 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use crate::event::{DpRank, EventId};
-use crate::store::StoreError;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -204,16 +203,6 @@ impl Error {
 
     pub(crate) fn damaged_ids(rank: DpRank, ids: RangeInclusive<EventId>, what: impl Into<String>) -> Self {
         Self::Damaged(Damage { rank: Some(rank), ids: Some(ids), what: what.into() })
-    }
-}
-
-impl From<StoreError> for Error {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Io(source) => Self::Io { what: "use the store".into(), source },
-            StoreError::Corrupt(what) => Self::damaged(format!("the store: {what}")),
-            StoreError::Misuse(what) => Self::Internal(what),
-        }
     }
 }
 

@@ -238,3 +238,39 @@ fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
 fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the slice has N bytes")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::tests::{assert_documented, document_table};
+
+    #[test]
+    fn the_document_s_table_is_that_of_the_code() {
+        assert_documented(
+            "Frame header",
+            &[
+                (AT_MAGIC, "magic"),
+                (AT_VERSION, "version"),
+                (AT_FLAGS, "flags"),
+                (AT_RESERVED, "reserved"),
+                (AT_JOURNAL, "journal"),
+                (AT_WORKER, "worker"),
+                (AT_RANK, "rank"),
+                (AT_GENERATION, "generation"),
+                (AT_EPOCH, "epoch"),
+                (AT_EPOCH_FIRST, "epoch first"),
+                (AT_FIRST, "first"),
+                (AT_LAST, "last"),
+                (AT_PREVIOUS, "previous"),
+                (AT_APPENDED, "appended"),
+                (AT_COUNT, "count"),
+                (AT_PAYLOAD_LEN, "payload length"),
+                (AT_PAYLOAD_CRC, "payload crc"),
+                (AT_BODY_LEN, "body length"),
+                (AT_CRC, "crc"),
+                (HEADER_BYTES, "body"),
+            ],
+        );
+        assert_eq!(document_table("Frame header").last().map(|row| row.0), Some(108));
+    }
+}

@@ -6,6 +6,8 @@ mod header;
 mod payload;
 mod record;
 mod sealed;
+#[cfg(test)]
+mod tests;
 
 pub use frame::{Frame, FrameError, FrameEvent, FrameEvents};
 pub use header::{FRAME_BYTES_MAX, FrameHeader, HEADER_BYTES, HeaderError};

@@ -144,3 +144,26 @@ pub(crate) fn join_payloads(
     }
     Ok(payloads)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_s_table_is_that_of_the_code() {
+        crate::codec::tests::assert_documented(
+            "Payload row",
+            &[
+                (0, "magic"),
+                (AT_JOURNAL, "journal"),
+                (AT_RANK, "rank"),
+                (AT_FIRST, "first"),
+                (AT_CHUNK, "chunk"),
+                (AT_EPOCH, "epoch"),
+                (AT_LEN, "length"),
+                (AT_CRC, "crc"),
+                (CHUNK_HEADER_BYTES, "bytes"),
+            ],
+        );
+    }
+}

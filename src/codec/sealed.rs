@@ -64,3 +64,23 @@ pub(crate) fn open_sealed(bytes: &[u8]) -> Result<(SealedKind, u64, &[u8]), Stri
     }
     Ok((kind, field(AT_REVISION, 8), body))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_s_table_is_that_of_the_code() {
+        crate::codec::tests::assert_documented(
+            "Sealed row",
+            &[
+                (0, "magic"),
+                (AT_KIND, "kind"),
+                (AT_REVISION, "revision"),
+                (AT_LEN, "length"),
+                (AT_CRC, "crc"),
+                (AT_BODY, "body"),
+            ],
+        );
+    }
+}

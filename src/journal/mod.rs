@@ -5,6 +5,8 @@ mod clock;
 mod config;
 mod epochs;
 mod handle;
+#[cfg(test)]
+mod model;
 mod open;
 mod phase;
 mod queue;

@@ -7,11 +7,15 @@ mod folder;
 #[cfg(test)]
 mod memory;
 mod sled;
+#[cfg(test)]
+mod tests;
 mod witness;
 
 use std::fmt;
 
 use bytes::Bytes;
+
+use crate::error::Error;
 
 pub(crate) use folder::{Current, Folder, Found, GenerationDir};
 #[cfg(test)]
@@ -67,6 +71,16 @@ pub(crate) enum StoreError {
     /// The store was used in a way it does not support.
     #[error("{0}")]
     Misuse(String),
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Io(source) => Self::Io { what: "use the store".into(), source },
+            StoreError::Corrupt(what) => Self::damaged(format!("the store: {what}")),
+            StoreError::Misuse(what) => Self::Internal(what),
+        }
+    }
 }
 
 /// Rows in trees. Keys start with a big-endian u64.
