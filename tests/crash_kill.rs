@@ -1,5 +1,11 @@
 //! Guarantees 1 to 3 against SIGKILL: a real child process journals, is really killed at a chosen moment, and what
 //! is found after reopening is held against what it had acknowledged and appended.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "a test may end by panicking, and prints for people"
+)]
 
 mod support;
 

@@ -1,5 +1,11 @@
 //! A full disk and a folder that cannot be written to: typed, nothing lost that was acknowledged, and all well again
 //! after room was made and the journal reopened.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "a test may end by panicking, and prints for people"
+)]
 
 mod support;
 

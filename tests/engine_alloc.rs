@@ -1,6 +1,12 @@
 //! Decoding allocates in proportion to its input, whatever the input claims.
 //!
 //! The counting allocator is the process's own, so this file has one test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "a test may end by panicking, and prints for people"
+)]
 
 use std::path::Path;
 

@@ -1,4 +1,10 @@
 //! Whatever bytes come, decoding answers; whatever the simulator writes, decoding reads back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "a test may end by panicking, and prints for people"
+)]
 
 use std::path::Path;
 

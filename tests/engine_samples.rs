@@ -1,5 +1,11 @@
 //! Every given sample of an engine's payload, with every decoded field held against its manifest, and each rule of
 //! `engine::rules` with a test that fails without it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "a test may end by panicking, and prints for people"
+)]
 
 use std::path::Path;
 

@@ -1,4 +1,10 @@
 //! The journal's everyday promises, on a real folder.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "a test may end by panicking, and prints for people"
+)]
 
 use std::time::Duration;
 

@@ -1,5 +1,11 @@
 //! Guarantees 1 to 3 against power cuts: the journal lives on a file system that forgets what was not synced, the
 //! power goes at a random operation, and what is found after the reboot is held against what was acknowledged.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "a test may end by panicking, and prints for people"
+)]
 
 mod support;
 

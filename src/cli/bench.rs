@@ -48,7 +48,7 @@ pub(super) fn run(args: BenchArgs, format: Format) -> Result<Outcome, Failure> {
     }
     let replay = f64::from(replayed) / started.elapsed().as_secs_f64();
     journal.close()?;
-    let raw = (256 * 1024) as f64 / large.as_secs_f64();
+    let raw = 256.0 * 1024.0 / large.as_secs_f64();
     let figures = [
         ("durable append", events.len() as f64 / seconds, "events/s"),
         ("durable append", bytes as f64 / seconds / 1e6, "MB/s"),

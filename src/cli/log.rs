@@ -25,7 +25,10 @@ pub(super) fn run(args: LogArgs, format: Format) -> Result<Outcome, Failure> {
     let mut next = BTreeMap::new();
     let mut out = BufWriter::new(stdout().lock());
     print_new(&args, format, &mut next, LOCK_WAIT, &mut out)?;
-    while args.follow {
+    if !args.follow {
+        return Ok(Outcome::Fine);
+    }
+    loop {
         std::thread::sleep(FOLLOW_EVERY);
         // In use: whoever writes will let go some time. Gone or damaged: an end like any other.
         match print_new(&args, format, &mut next, Duration::ZERO, &mut out) {
@@ -33,7 +36,6 @@ pub(super) fn run(args: LogArgs, format: Format) -> Result<Outcome, Failure> {
             printed => printed?,
         }
     }
-    Ok(Outcome::Fine)
 }
 
 /// Prints what was not printed yet, and lets go of the folder.

@@ -169,7 +169,12 @@ impl FrameHeader {
             Some(span) => u64::from(self.count) == span,
             None => false,
         };
-        if self.first == 0 || self.count == 0 || !counted || self.previous >= self.first {
+        if self.first == 0
+            || self.last == EventId::MAX
+            || self.count == 0
+            || !counted
+            || self.previous >= self.first
+        {
             return Err(HeaderError::Ids { first: self.first, last: self.last, count: self.count });
         }
         if self.frame_len() > FRAME_BYTES_MAX {

@@ -37,6 +37,9 @@ impl Default for GroupLimits {
     }
 }
 
+/// Largest first id: what a double holds exactly, as many JSON readers keep numbers.
+const FIRST_ID_MAX: EventId = 1 << 53;
+
 /// How to open a journal. [`Config::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -57,7 +60,8 @@ pub struct Config {
     pub tail_bytes_max: usize,
     /// Whether payloads are kept. Default true; an append's payload is dropped otherwise.
     pub keep_payloads: bool,
-    /// Id of the first event of a new journal, at least 1. Default 1. An existing journal ignores it.
+    /// Id of the first event of a new journal, from 1 to 2^53, so that JSON readers keep it exact. Default 1. An
+    /// existing journal ignores it.
     pub first_id: EventId,
     /// How long opening waits for another process to let go of the folder. Default 2 s.
     pub lock_wait_max: Duration,
@@ -84,6 +88,9 @@ impl Config {
         let zero = |name: &str| Err(Error::Invalid(format!("{name} must be above 0")));
         match self {
             Self { first_id: 0, .. } => zero("first_id"),
+            Self { first_id, .. } if *first_id > FIRST_ID_MAX => {
+                Err(Error::Invalid(format!("first_id {first_id} is above 2^53")))
+            }
             Self { queue_bytes_max: 0, .. } => zero("queue_bytes_max"),
             Self { group: GroupLimits { bytes_max: 0, .. }, .. } => zero("group.bytes_max"),
             Self { group: GroupLimits { events_max: 0, .. }, .. } => zero("group.events_max"),

@@ -118,7 +118,8 @@ impl Run {
             epoch_first: 0,
         });
         let prior = WitnessState { journal: JOURNAL, ranks: ranks.collect(), ..WitnessState::default() };
-        let held = Held { store: Arc::<MemoryStore>::clone(&self.store), witness: None, prior };
+        let held =
+            Held { store: Arc::<MemoryStore>::clone(&self.store), witness: None, prior, store_dir: None };
         let mut config = Config::new("unused", WorkerId(1));
         // One frame in the tail at most, so that reads come from the store too.
         config.tail_bytes_max = 1;

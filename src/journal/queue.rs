@@ -338,6 +338,10 @@ impl State {
             self.events -= group.events;
         }
         self.taken += group.events as u64;
+        // A cursor that moved without an event goes with the open frames: who asked after it waits for them too.
+        if !all && self.ranks.values().any(|queue| queue.moved) {
+            return group;
+        }
         while self.requests.front().is_some_and(|(after, _)| *after <= self.taken) {
             group.requests.extend(self.requests.pop_front().map(|(_, request)| request));
         }

@@ -96,7 +96,7 @@ fn check_chain(found: &FoundRank, before: Option<EventId>, frame: &Frame, verifi
     let header = frame.header();
     let whole = match before {
         Some(before) => header.previous == before,
-        None => header.previous <= found.row.trimmed.max(0) || header.previous == 0,
+        None => header.previous <= found.row.trimmed,
     };
     let missing = before.unwrap_or(found.row.trimmed) + 1..=header.first - 1;
     if !whole && !missing.is_empty() && !found.row.is_known_loss(&missing) {

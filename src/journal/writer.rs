@@ -131,6 +131,10 @@ impl Writer {
         for (rank, _) in &group.frames {
             self.prepare_rank(rank)?;
         }
+        for (rank, builder) in group.frames {
+            self.write_frame(&rank, builder)?;
+        }
+        // After the frames: a row that is ahead of them would, after a crash between, claim a batch that is not there.
         for (rank, cursor) in group.cursors {
             self.prepare_rank(&rank)?;
             let (_, writer) = self.ranks.get_mut(&rank.id()).expect("it was prepared");
@@ -139,9 +143,6 @@ impl Writer {
             writer.row.cursor_at = writer.previous;
             writer.row.save(&*self.store)?;
             self.dirty = true;
-        }
-        for (rank, builder) in group.frames {
-            self.write_frame(&rank, builder)?;
         }
         Ok(())
     }

@@ -113,9 +113,13 @@ impl Folder {
     /// # Errors
     /// `Damaged` if parts of a journal are missing or unreadable.
     pub(crate) fn find(&self) -> Result<Found> {
-        let witness = Witness::read(&self.dir).map_err(|e| self.witness_error(e))?;
         let current = self.read_current()?;
         let generations = self.generations()?;
+        let witness = match Witness::read(&self.dir) {
+            // Cut off while it was first written, before there was anything else.
+            Err(WitnessError::Damaged(_)) if current.is_none() && generations.is_empty() => None,
+            read => read.map_err(|e| self.witness_error(e))?,
+        };
         match (current, witness) {
             (Some(current), Some(witness)) => {
                 if !generations.contains(&current.generation) {
@@ -334,6 +338,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = held(dir.path());
         assert!(matches!(folder.find(), Ok(Found::Fresh)));
+        fs::write(dir.path().join(WITNESS_FILE), b"").unwrap();
+        assert!(matches!(folder.find(), Ok(Found::Fresh)), "its making was cut off at the start");
         let mut state = WitnessState::default();
         folder.create_witness(&state).unwrap();
         folder.new_generation().unwrap();

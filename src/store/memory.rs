@@ -10,13 +10,16 @@ use super::{Row, Store, StoreError, Tree};
 
 type Rows = BTreeMap<(Tree, Vec<u8>), Bytes>;
 
+/// One write: where, and what; `None` removes.
+type Write = ((Tree, Vec<u8>), Option<Bytes>);
+
 #[derive(Debug, Default)]
 struct State {
     current: Rows,
     durable: Rows,
     trees: BTreeSet<Tree>,
     /// Writes since the last sync, oldest first: `None` removes.
-    unsynced: Vec<((Tree, Vec<u8>), Option<Bytes>)>,
+    unsynced: Vec<Write>,
     operations: u64,
     fail_at: Option<(u64, io::ErrorKind)>,
 }

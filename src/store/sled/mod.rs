@@ -16,6 +16,7 @@ mod fence;
 mod log_scan;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -115,11 +116,14 @@ impl SledStore {
         work: impl FnOnce(&mut Open) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut trees = self.trees.lock().unwrap_or_else(PoisonError::into_inner);
-        if !trees.contains_key(&tree) {
-            let sled = caught(|| self.db().open_tree(tree.to_string()))?;
-            trees.insert(tree, Open { sled, fence: Fence::default(), cache: CacheTrim::default() });
-        }
-        work(trees.get_mut(&tree).expect("it was just put there"))
+        let open = match trees.entry(tree) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(vacant) => {
+                let sled = caught(|| self.db().open_tree(tree.to_string()))?;
+                vacant.insert(Open { sled, fence: Fence::default(), cache: CacheTrim::default() })
+            }
+        };
+        work(open)
     }
 }
 
@@ -229,6 +233,8 @@ fn open_unlocked(config: &::sled::Config) -> Result<::sled::Db, StoreError> {
             Err(StoreError::Io(e)) if e.to_string().contains("lock") && Instant::now() < deadline => {
                 std::thread::sleep(UNLOCK_RETRY);
             }
+            // Its settings file says otherwise than ours, which never change.
+            Err(StoreError::Misuse(what)) => return Err(StoreError::Corrupt(what)),
             opened => return opened,
         }
     }

@@ -15,6 +15,9 @@ use super::image::{Body, Dir, Fault, File, Image, PAGE};
 /// Nothing is cached: after a cut all is asked anew.
 const TTL: Duration = Duration::ZERO;
 
+/// Past the kernel's cache, and without a flush at close.
+const DIRECT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_NOFLUSH);
+
 pub struct Served {
     image: Arc<Mutex<Image>>,
 }
@@ -164,8 +167,7 @@ impl Filesystem for Served {
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let image = self.lock();
         // Past the kernel's cache: what it would still show after a cut is gone.
-        answer!(reply, image.alive(), |()| reply
-            .opened(FileHandle(image.boot()), FopenFlags::FOPEN_DIRECT_IO));
+        answer!(reply, image.alive(), |()| reply.opened(FileHandle(image.boot()), DIRECT));
     }
 
     fn create(
@@ -186,13 +188,7 @@ impl Filesystem for Served {
         };
         let made = make();
         let handle = FileHandle(image.boot());
-        answer!(reply, made, |found| reply.created(
-            &TTL,
-            &found,
-            Generation(0),
-            handle,
-            FopenFlags::FOPEN_DIRECT_IO
-        ));
+        answer!(reply, made, |found| reply.created(&TTL, &found, Generation(0), handle, DIRECT));
     }
 
     fn read(
@@ -229,8 +225,9 @@ impl Filesystem for Served {
         answer!(reply, written, |()| reply.written(data.len() as u32));
     }
 
+    /// Not there: a file that is still open when its process ends must not wait for a server that is gone.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+        reply.error(Errno::ENOSYS);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
