@@ -9,4 +9,9 @@ pub mod event;
 pub mod journal;
 mod store;
 
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
+
 pub use error::{Damage, Error, ErrorKind, Result};

@@ -100,6 +100,8 @@ fn answer(dir: &Path, what: &str) -> Result<(), kvjournal::Error> {
 fn check_repair(dir: &Path, what: &str) {
     let repaired = match repair(dir, WAIT, |_, _| {}) {
         Ok(repaired) => repaired,
+        // Cut so short that not one frame or row is left.
+        Err(e) if what.contains("cut at") && e.to_string().contains("is left in the store") => return,
         Err(e) => panic!("{what}: repair failed: {e}"),
     };
     assert!(dir.join(format!("gen-{}", repaired.kept)).is_dir(), "{what}: the damaged store is kept");
