@@ -1,289 +1,192 @@
-//! The prefix cache of an engine: blocks in chains, evicted leaves first and least recently used first.
+//! The prefix cache: which blocks are held, and in which order they go.
+//!
+//! One list of blocks, next victim first. A request takes its blocks out, so that none of them can go, and puts
+//! them back at the end, last block first; that is how vLLM frees a request's blocks (`free_blocks`). So a child
+//! always stands before its parent, and the first of the list is a leaf: nothing has to count children, and a
+//! block costs O(1).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
-use xxhash_rust::xxh3::xxh3_64;
+use crate::event::BlockHash;
 
-use crate::engine::{Namespace, RawEvent, tokens_hash};
-use crate::event::{Block, BlockHash, EventData, Removed, Stored};
-
-use super::trace::Request;
-
-/// Tokens that one id of a trace stands for.
-pub const TRACE_BLOCK_TOKENS: u32 = 512;
-
-/// Token ids are below this, as those of usual vocabularies.
-const VOCABULARY: u64 = 128_000;
-
-/// Ids of blocks that come from decoding; no trace has them.
-const DECODED: u64 = 1 << 63;
-
-/// What the double is like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheSpec {
-    /// Blocks that the cache holds.
-    pub blocks: usize,
-    /// Tokens in a block; it divides 512.
-    pub block_size: u32,
-}
-
-impl Default for CacheSpec {
-    fn default() -> Self {
-        Self { blocks: 20_000, block_size: 16 }
-    }
-}
-
-/// An engine's cache. Each request makes at most one `Removed`, of what had to go, and one `Stored`.
-#[derive(Debug)]
-pub struct EngineDouble {
-    spec: CacheSpec,
-    held: HashMap<u64, Held>,
-    /// Blocks without held children, least recently used first.
-    leaves: BTreeSet<(u64, u64)>,
-    requests: u64,
-}
+/// No slot.
+const NIL: u32 = u32::MAX;
 
 #[derive(Debug)]
-struct Held {
-    parent: Option<u64>,
-    children: u32,
-    used: u64,
+pub(super) struct PrefixCache {
+    blocks_max: usize,
+    slots_of: HashMap<BlockHash, u32, BuildHasherDefault<AsIs>>,
+    slots: Vec<Slot>,
+    /// Slots that hold nothing.
+    vacant: Vec<u32>,
+    /// The next victim.
+    first: u32,
+    last: u32,
+    /// Slots of the running request, in the order of its prompt.
+    running: Vec<u32>,
 }
 
-/// One block of a prompt: its hash, and where its tokens come from.
-#[derive(Clone, Copy)]
-struct PromptBlock {
-    hash: u64,
-    id: u64,
-    part: u32,
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    hash: BlockHash,
+    before: u32,
+    after: u32,
 }
 
-impl EngineDouble {
-    /// An empty cache; `None` if the block size does not divide 512 or there is no room at all.
-    pub fn new(spec: CacheSpec) -> Option<Self> {
-        let divides = spec.block_size > 0 && TRACE_BLOCK_TOKENS.is_multiple_of(spec.block_size);
-        (divides && spec.blocks > 0).then(|| Self {
-            spec,
-            held: HashMap::new(),
-            leaves: BTreeSet::new(),
-            requests: 0,
-        })
-    }
+/// What happened when a request was admitted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Admitted {
+    /// Leading blocks of the request that were held.
+    pub(super) found: usize,
+    /// Blocks that had to go, in this order.
+    pub(super) evicted: Vec<BlockHash>,
+}
 
-    /// Blocks it holds.
-    pub fn len(&self) -> usize {
-        self.held.len()
-    }
-
-    /// Whether it holds none.
-    pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
-    }
-
-    /// Drops all it holds, as a reset of the cache does.
-    pub fn clear(&mut self) -> RawEvent {
-        self.held.clear();
-        self.leaves.clear();
-        RawEvent::Cleared
-    }
-
-    /// Serves a request, and says what an engine would announce: first what it evicts, then what it stores. Prompts
-    /// longer than the cache are cut.
-    pub fn serve(&mut self, request: &Request) -> Vec<RawEvent> {
-        self.requests += 1;
-        let now = self.requests;
-        let mut prompt = self.prompt(request);
-        prompt.truncate(self.spec.blocks);
-        let known = prompt.iter().take_while(|block| self.held.contains_key(&block.hash)).count();
-        let (found, missing) = prompt.split_at(known);
-        for block in found {
-            self.touch(block.hash, now);
+impl PrefixCache {
+    /// An empty cache. `blocks_max` is below 2^32 - 1.
+    pub(super) fn new(blocks_max: usize) -> Self {
+        Self {
+            blocks_max,
+            slots_of: HashMap::default(),
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            first: NIL,
+            last: NIL,
+            running: Vec::new(),
         }
-        let mut events = Vec::new();
-        let evicted = self.evict((self.held.len() + missing.len()).saturating_sub(self.spec.blocks), now);
-        if !evicted.is_empty() {
-            events.push(RawEvent::Removed { block_hashes: evicted });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots_of.len()
+    }
+
+    pub(super) fn hashes(&self) -> impl Iterator<Item = BlockHash> {
+        self.slots_of.keys().copied()
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.blocks_max);
+    }
+
+    /// Holds a request's chain of blocks, at most `blocks_max` of them, evicting what stands in the way.
+    pub(super) fn admit(&mut self, chain: impl ExactSizeIterator<Item = BlockHash> + Clone) -> Admitted {
+        debug_assert!(chain.len() <= self.blocks_max, "the engine cuts requests to the cache");
+        self.running.clear();
+        for hash in chain.clone() {
+            let Some(&slot) = self.slots_of.get(&hash) else { break };
+            self.unlink(slot);
+            self.running.push(slot);
         }
-        let room = self.spec.blocks - self.held.len();
-        let missing = &missing[..missing.len().min(room)];
-        if missing.is_empty() {
-            return events;
+        let found = self.running.len();
+        let wanted = self.len() + (chain.len() - found);
+        let evicted = (self.blocks_max..wanted).map(|_| self.evict()).collect();
+        for hash in chain.skip(found) {
+            let slot = self.occupy(hash);
+            self.running.push(slot);
         }
-        let parent = found.last().map(|block| block.hash);
-        self.store(parent, missing, now);
-        events.push(RawEvent::Stored {
-            parent,
-            block_hashes: missing.iter().map(|block| block.hash).collect(),
-            token_ids: missing.iter().flat_map(|block| self.tokens(*block)).collect(),
-            block_size: self.spec.block_size,
-        });
-        events
-    }
-
-    /// The blocks of a request: those of its prompt, and whole ones of its answer.
-    fn prompt(&self, request: &Request) -> Vec<PromptBlock> {
-        let parts = TRACE_BLOCK_TOKENS / self.spec.block_size;
-        let answered = request.output_length / u64::from(TRACE_BLOCK_TOKENS);
-        let answer = (0..answered).map(|index| DECODED | self.requests << 20 | index);
-        let mut parent = 0;
-        let ids = request.hash_ids.iter().copied().chain(answer);
-        ids.flat_map(|id| (0..parts).map(move |part| (id, part)))
-            .map(|(id, part)| {
-                parent = chain(parent, id, part);
-                PromptBlock { hash: parent, id, part }
-            })
-            .collect()
-    }
-
-    /// The tokens of a block: the same for the same id.
-    fn tokens(&self, block: PromptBlock) -> impl Iterator<Item = u32> + use<> {
-        let start = u64::from(block.part) * u64::from(self.spec.block_size);
-        (start..start + u64::from(self.spec.block_size)).map(move |at| {
-            let mixed =
-                (block.id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at).wrapping_mul(0xd6e8_feb8_6659_fd93);
-            ((mixed >> 32) % VOCABULARY) as u32
-        })
-    }
-
-    fn touch(&mut self, hash: u64, now: u64) {
-        let held = self.held.get_mut(&hash).expect("it was found");
-        if held.children == 0 {
-            self.leaves.remove(&(held.used, hash));
-            self.leaves.insert((now, hash));
+        while let Some(slot) = self.running.pop() {
+            self.link_last(slot);
         }
-        held.used = now;
+        Admitted { found, evicted }
     }
 
-    fn evict(&mut self, count: usize, now: u64) -> Vec<u64> {
-        let mut evicted = Vec::with_capacity(count);
-        while evicted.len() < count {
-            // A block of the running request is in use.
-            let Some((_, hash)) = self.leaves.first().copied().filter(|(used, _)| *used < now) else { break };
-            self.leaves.pop_first();
-            let gone = self.held.remove(&hash).expect("a leaf is held");
-            if let Some((parent, held)) = gone.parent.and_then(|hash| Some((hash, self.held.get_mut(&hash)?)))
-            {
-                held.children -= 1;
-                if held.children == 0 {
-                    self.leaves.insert((held.used, parent));
-                }
+    fn evict(&mut self) -> BlockHash {
+        let slot = self.first;
+        assert_ne!(slot, NIL, "a request of at most blocks_max blocks leaves enough others to evict");
+        self.unlink(slot);
+        self.vacant.push(slot);
+        let hash = self.slots[slot as usize].hash;
+        self.slots_of.remove(&hash);
+        hash
+    }
+
+    fn occupy(&mut self, hash: BlockHash) -> u32 {
+        let filled = Slot { hash, before: NIL, after: NIL };
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = filled;
+                slot
             }
-            evicted.push(hash);
-        }
-        evicted
+            None => {
+                self.slots.push(filled);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        self.slots_of.insert(hash, slot);
+        slot
     }
 
-    fn store(&mut self, mut parent: Option<u64>, blocks: &[PromptBlock], now: u64) {
-        for block in blocks {
-            if let Some((hash, held)) = parent.and_then(|hash| Some((hash, self.held.get_mut(&hash)?))) {
-                if held.children == 0 {
-                    self.leaves.remove(&(held.used, hash));
-                }
-                held.children += 1;
-            }
-            self.held.insert(block.hash, Held { parent, children: 0, used: now });
-            self.leaves.insert((now, block.hash));
-            parent = Some(block.hash);
+    fn unlink(&mut self, slot: u32) {
+        let Slot { before, after, .. } = self.slots[slot as usize];
+        match before {
+            NIL => self.first = after,
+            before => self.slots[before as usize].after = after,
+        }
+        match after {
+            NIL => self.last = before,
+            after => self.slots[after as usize].before = before,
+        }
+    }
+
+    fn link_last(&mut self, slot: u32) {
+        let before = std::mem::replace(&mut self.last, slot);
+        self.slots[slot as usize].before = before;
+        self.slots[slot as usize].after = NIL;
+        match before {
+            NIL => self.first = slot,
+            before => self.slots[before as usize].after = slot,
         }
     }
 }
 
-fn chain(parent: u64, id: u64, part: u32) -> u64 {
-    let mut bytes = [0; 20];
-    bytes[..8].copy_from_slice(&parent.to_be_bytes());
-    bytes[8..16].copy_from_slice(&id.to_be_bytes());
-    bytes[16..].copy_from_slice(&part.to_be_bytes());
-    xxh3_64(&bytes)
-}
+/// Block hashes are hashes already.
+#[derive(Debug, Default)]
+struct AsIs(u64);
 
-impl RawEvent {
-    /// The event as kvjournal keeps it, with tokens hashed.
-    pub fn to_data(&self) -> EventData {
-        match self {
-            Self::Stored { parent, block_hashes, token_ids, block_size } => {
-                let plain = Namespace::new(None, None);
-                let tokens = token_ids.chunks_exact((*block_size).max(1) as usize);
-                let block = |(hash, tokens): (&u64, &[u32])| Block {
-                    block_hash: BlockHash(*hash),
-                    tokens_hash: Some(tokens_hash(plain, tokens, None)),
-                    mm: None,
-                };
-                EventData::Stored(Stored {
-                    parent: parent.map(BlockHash),
-                    blocks: block_hashes.iter().zip(tokens).map(block).collect(),
-                    block_size: Some(*block_size),
-                    ..Stored::default()
-                })
-            }
-            Self::Removed { block_hashes } => EventData::Removed(Removed {
-                block_hashes: block_hashes.iter().copied().map(BlockHash).collect(),
-                ..Removed::default()
-            }),
-            Self::Cleared => EventData::Cleared(Default::default()),
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Generator;
     use super::*;
-    use std::collections::HashSet;
 
-    #[test]
-    fn what_is_announced_folds_to_what_is_held_and_keeps_to_the_rules_of_engines() {
-        let spec = CacheSpec { blocks: 700, block_size: 128 };
-        let mut engine = EngineDouble::new(spec).unwrap();
-        let mut held: HashMap<u64, Option<u64>> = HashMap::new();
-        let (mut removed, mut stored) = (0, 0);
-        for request in Generator::new(3).take(2_000) {
-            for event in engine.serve(&request) {
-                match event {
-                    RawEvent::Removed { block_hashes } => {
-                        for hash in block_hashes {
-                            assert!(held.remove(&hash).is_some(), "only what is held is removed");
-                            assert!(held.values().all(|parent| *parent != Some(hash)), "leaves go first");
-                            removed += 1;
-                        }
-                    }
-                    RawEvent::Stored { mut parent, block_hashes, token_ids, block_size } => {
-                        assert_eq!(token_ids.len(), block_hashes.len() * block_size as usize);
-                        assert!(token_ids.iter().all(|token| u64::from(*token) < VOCABULARY));
-                        for hash in block_hashes {
-                            assert!(parent.is_none_or(|parent| held.contains_key(&parent)));
-                            assert_eq!(held.insert(hash, parent), None, "only what is missing is stored");
-                            parent = Some(hash);
-                            stored += 1;
-                        }
-                    }
-                    RawEvent::Cleared => unreachable!("requests do not clear"),
-                }
-            }
-            assert!(held.len() <= spec.blocks);
-            let own: HashSet<_> = engine.held.keys().collect();
-            assert_eq!(own, held.keys().collect());
-        }
-        assert!(removed > 1_000 && stored > removed);
-        assert_eq!(engine.clear(), RawEvent::Cleared);
-        assert!(engine.is_empty());
+    fn admit(cache: &mut PrefixCache, hashes: &[u64]) -> (usize, Vec<u64>) {
+        let admitted = cache.admit(hashes.iter().map(|hash| BlockHash(*hash)));
+        (admitted.found, admitted.evicted.into_iter().map(|hash| hash.0).collect())
     }
 
     #[test]
-    fn the_least_recently_used_chain_goes_first() {
-        let mut engine = EngineDouble::new(CacheSpec { blocks: 4, block_size: 512 }).unwrap();
-        let mut serve = |ids: &[u64]| engine.serve(&Request { hash_ids: ids.to_vec(), ..Request::default() });
-        serve(&[1, 2]);
-        serve(&[3]);
-        serve(&[1, 2]);
-        let events = serve(&[4, 5]);
-        let three = chain(0, 3, 0);
-        assert_eq!(events[0], RawEvent::Removed { block_hashes: vec![three] });
-        assert!(serve(&[1, 2]).is_empty(), "used again just before, so it stayed");
+    fn the_least_recently_used_chain_goes_first_and_its_leaf_before_its_root() {
+        let mut cache = PrefixCache::new(5);
+        assert_eq!(admit(&mut cache, &[1, 2, 3]), (0, vec![]));
+        assert_eq!(admit(&mut cache, &[4, 5]), (0, vec![]));
+        assert_eq!(admit(&mut cache, &[1, 2]), (2, vec![]));
+        assert_eq!(admit(&mut cache, &[6, 7]), (0, vec![3, 5]));
+        assert_eq!(admit(&mut cache, &[8]), (0, vec![4]));
+        assert_eq!(admit(&mut cache, &[9]), (0, vec![2]));
     }
 
     #[test]
-    fn a_block_size_that_does_not_divide_is_refused() {
-        assert!(EngineDouble::new(CacheSpec { blocks: 1, block_size: 48 }).is_none());
-        assert!(EngineDouble::new(CacheSpec { blocks: 0, block_size: 16 }).is_none());
+    fn a_request_as_long_as_the_cache_evicts_all_but_its_own() {
+        let mut cache = PrefixCache::new(3);
+        admit(&mut cache, &[1, 2, 3]);
+        assert_eq!(admit(&mut cache, &[1, 4, 5]), (1, vec![3, 2]));
+        assert_eq!(admit(&mut cache, &[1, 4, 5]), (3, vec![]));
+        cache.clear();
+        assert_eq!((cache.len(), admit(&mut cache, &[1])), (0, (0, vec![])));
     }
 }
