@@ -10,7 +10,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -19,6 +19,8 @@ use kvjournal::event::{DpRank, WorkerId};
 use kvjournal::journal::{Config, Durability, Journal, NewEvent};
 use support::events::numbered;
 use support::kill::KillAt;
+use support::random::{Random, seed_or};
+use support::told::{Told, say};
 
 const RANKS: [DpRank; 2] = [DpRank(0), DpRank(3)];
 const PHASES: [&str; 5] = ["open", "write", "sync", "trim", "close"];
@@ -48,11 +50,6 @@ fn child() {
     KillAt::parse(&std::env::var("KVJ_CHILD_KILL").unwrap()).arm();
     let journal = Journal::open(config(Path::new(&dir), durability)).unwrap();
     let mut appended = 0;
-    let say = |what: &str, rank: DpRank, id: u64| {
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "\n{what} {rank} {id}").unwrap();
-        out.flush().unwrap();
-    };
     while appended < EVENTS {
         for rank in RANKS {
             let head = journal.head(rank);
@@ -78,16 +75,6 @@ fn child() {
         say("horizon", rank, horizon);
     }
     journal.close().unwrap();
-    println!("\nclosed 0 0");
-}
-
-/// What children said, all told: the newest of each kind.
-#[derive(Debug, Default)]
-struct Told {
-    appending: BTreeMap<DpRank, u64>,
-    durable: BTreeMap<DpRank, u64>,
-    horizon: BTreeMap<DpRank, u64>,
-    closed: bool,
 }
 
 fn run_child(dir: &Path, kill: &str, durability: Durability, told: &mut Told) -> bool {
@@ -98,23 +85,8 @@ fn run_child(dir: &Path, kill: &str, durability: Durability, told: &mut Told) ->
         command.env("KVJ_CHILD_OS", "1");
     }
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    told.closed = false;
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        let line = line.unwrap();
-        let mut words = line.split(' ');
-        let (Some(what), Some(rank), Some(id)) = (words.next(), words.next(), words.next()) else { continue };
-        let (Ok(rank), Ok(id)) = (rank.parse(), id.parse()) else { continue };
-        let newest = match what {
-            "appending" => &mut told.appending,
-            "durable" => &mut told.durable,
-            "horizon" => &mut told.horizon,
-            "closed" => {
-                told.closed = true;
-                continue;
-            }
-            _ => continue,
-        };
-        newest.insert(DpRank(rank), id);
+        told.hear(&line.unwrap());
     }
     let output = child.wait_with_output().unwrap();
     use std::os::unix::process::ExitStatusExt;
@@ -123,54 +95,17 @@ fn run_child(dir: &Path, kill: &str, durability: Durability, told: &mut Told) ->
     killed
 }
 
-/// Holds the journal against what was told, and says how many events it compared.
+/// Reopens the journal, holds it against what was told, and says how many events it compared.
 fn check(dir: &Path, durability: Durability, told: &Told, what: &str) -> u64 {
     let journal = Journal::open(config(dir, durability)).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let mut compared = 0;
-    for rank in RANKS {
-        let head = journal.head(rank);
-        let at = |of: &BTreeMap<DpRank, u64>| of.get(&rank).copied().unwrap_or(0);
-        assert!(
-            head >= at(&told.durable),
-            "{what}: rank {rank} ends at {head}, {} was acknowledged",
-            at(&told.durable)
-        );
-        assert!(
-            head <= at(&told.appending),
-            "{what}: rank {rank} ends at {head}, only {} was appended",
-            at(&told.appending)
-        );
-        if head == 0 {
-            continue;
-        }
-        let horizon = journal.horizon(rank);
-        assert!(horizon >= at(&told.horizon), "{what}: rank {rank}: the horizon went back to {horizon}");
-        let mut reader = journal.read(rank, 1).unwrap();
-        let mut next = horizon + 1;
-        while let Some(frame) = reader.next_frame().unwrap_or_else(|e| panic!("{what}: {e}")) {
-            for event in frame.events() {
-                let event = event.unwrap_or_else(|e| panic!("{what}: {e}"));
-                assert_eq!(event.id, next, "{what}: rank {rank}");
-                assert_eq!(event.data, numbered(event.id), "{what}: rank {rank} event {}", event.id);
-                next += 1;
-            }
-        }
-        assert_eq!(next, head + 1, "{what}: rank {rank} is kept to its head");
-        compared += head - horizon;
-    }
+    let compared = told.check(&journal, &RANKS).unwrap_or_else(|e| panic!("{what}: {e}"));
     journal.close().unwrap();
     compared
 }
 
 fn kills(seed: u64, per_phase: u64, durability: Durability) {
     println!("seed {seed}: {per_phase} kills in each of {PHASES:?}, {durability:?}");
-    let mut random = seed | 1;
-    let mut next = |below: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % below
-    };
+    let mut random = Random::new(seed);
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("journal");
     let mut told = Told::default();
@@ -183,17 +118,17 @@ fn kills(seed: u64, per_phase: u64, durability: Durability) {
             tries += 1;
             assert!(tries < per_phase * 6, "the phase {phase} is hardly ever reached");
             let nth = match phase {
-                "open" => next(2),
+                "open" => random.below(2),
                 "close" => 0,
-                "trim" => next(30),
-                _ => next(200),
+                "trim" => random.below(30),
+                _ => random.below(200),
             };
             // Half of them at once, half some time into the phase or just past it.
-            let delay = if next(2) == 0 { 0 } else { next(1500) };
+            let delay = if random.below(2) == 0 { 0 } else { random.below(1500) };
             let kill = format!("{phase}:{nth}:{delay}");
-            let before: u64 = told.durable.values().sum();
+            let before = told.acknowledged();
             let hit = run_child(&folder, &kill, durability, &mut told);
-            acknowledged += told.durable.values().sum::<u64>() - before;
+            acknowledged += told.acknowledged() - before;
             killed += u64::from(hit);
             compared += check(&folder, durability, &told, &kill);
         }
@@ -208,17 +143,12 @@ fn per_phase() -> u64 {
     if std::env::var_os("KVJ_LONG").is_some() { 200 } else { 40 }
 }
 
-fn seed() -> u64 {
-    let given = std::env::var("KVJ_SEED").ok().map(|seed| seed.parse().expect("KVJ_SEED is a number"));
-    given.unwrap_or(0x5eed_0001)
-}
-
 #[test]
 fn sigkill_at_any_moment_loses_no_acknowledged_event_and_leaves_a_prefix() {
-    kills(seed(), per_phase(), Durability::Sync);
+    kills(seed_or(0x5eed_0001), per_phase(), Durability::Sync);
 }
 
 #[test]
 fn sigkill_loses_nothing_that_the_kernel_had() {
-    kills(seed() ^ 0xff, per_phase() / 8, Durability::Os);
+    kills(seed_or(0x5eed_00fe), per_phase() / 8, Durability::Os);
 }

@@ -10,7 +10,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,7 +20,9 @@ use kvjournal::event::{DpRank, WorkerId};
 use kvjournal::journal::{Config, Journal, NewEvent};
 use support::events::numbered;
 use support::powerfs::{Policy, PowerFs};
+use support::random::{Random, seed_or};
 use support::skip::skip;
+use support::told::{Told, say};
 
 const RANKS: [DpRank; 2] = [DpRank(0), DpRank(1)];
 const WAIT: Duration = Duration::from_secs(60);
@@ -35,11 +37,6 @@ fn config(dir: &Path) -> Config {
 #[test]
 fn child() {
     let Ok(dir) = std::env::var("KVJ_CHILD_DIR") else { return };
-    let say = |what: &str, rank: DpRank, id: u64| {
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "\n{what} {rank} {id}").unwrap();
-        out.flush().unwrap();
-    };
     // The cut is an error like any other to this process; the parent judges what is left.
     let work = || -> Result<(), Error> {
         for _ in 0..3 {
@@ -73,20 +70,6 @@ fn child() {
     support::kill::kill_self();
 }
 
-#[derive(Debug, Default)]
-struct Told {
-    appending: BTreeMap<DpRank, u64>,
-    durable: BTreeMap<DpRank, u64>,
-    horizon: BTreeMap<DpRank, u64>,
-    opened: bool,
-}
-
-impl Told {
-    fn at(of: &BTreeMap<DpRank, u64>, rank: DpRank) -> u64 {
-        of.get(&rank).copied().unwrap_or(0)
-    }
-}
-
 fn run_child(power: &PowerFs, dir: &Path, told: &mut Told) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env("KVJ_CHILD_DIR", dir);
@@ -110,58 +93,14 @@ fn run_child(power: &PowerFs, dir: &Path, told: &mut Told) {
         std::thread::sleep(Duration::from_millis(2));
     }
     for line in reader.join().unwrap() {
-        let mut words = line.split(' ');
-        let (Some(what), Some(rank), Some(id)) = (words.next(), words.next(), words.next()) else { continue };
-        let (Ok(rank), Ok(id)) = (rank.parse(), id.parse()) else { continue };
-        let newest = match what {
-            "appending" => &mut told.appending,
-            "durable" => &mut told.durable,
-            "horizon" => &mut told.horizon,
-            "opened" => {
-                told.opened = true;
-                continue;
-            }
-            _ => continue,
-        };
-        newest.insert(DpRank(rank), id);
+        told.hear(&line);
     }
 }
 
-/// What was found to be wrong, if anything.
+/// Reopens the journal and holds it against what was told: how many events it compared, or what is wrong.
 fn check(dir: &Path, told: &Told) -> Result<u64, String> {
     let journal = Journal::open(config(dir)).map_err(|e| format!("it cannot be opened: {e}"))?;
-    let mut compared = 0;
-    for rank in RANKS {
-        let head = journal.head(rank);
-        let (durable, appending) = (Told::at(&told.durable, rank), Told::at(&told.appending, rank));
-        if head < durable || head > appending {
-            return Err(format!(
-                "rank {rank} ends at {head}: {durable} was acknowledged, {appending} appended"
-            ));
-        }
-        if head == 0 {
-            continue;
-        }
-        let horizon = journal.horizon(rank);
-        if horizon < Told::at(&told.horizon, rank) {
-            return Err(format!("rank {rank}: the horizon went back to {horizon}"));
-        }
-        let mut reader = journal.read(rank, 1).map_err(|e| e.to_string())?;
-        let mut next = horizon + 1;
-        while let Some(frame) = reader.next_frame().map_err(|e| e.to_string())? {
-            for event in frame.events() {
-                let event = event.map_err(|e| e.to_string())?;
-                if event.id != next || event.data != numbered(event.id) {
-                    return Err(format!("rank {rank}: event {} stands where {next} should", event.id));
-                }
-                next += 1;
-            }
-        }
-        if next != head + 1 {
-            return Err(format!("rank {rank} is kept up to {next}, its head is {head}"));
-        }
-        compared += head - horizon;
-    }
+    let compared = told.check(&journal, &RANKS)?;
     journal.close().map_err(|e| e.to_string())?;
     Ok(compared)
 }
@@ -175,13 +114,7 @@ struct Outcome {
 }
 
 fn cuts(power: &PowerFs, seed: u64, cuts: u64, policy: impl Fn(u64) -> Policy) -> Outcome {
-    let mut random = seed | 1;
-    let mut next = |below: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random >> 9) % below
-    };
+    let mut random = Random::new(seed);
     let mut outcome =
         Outcome { cuts: 0, during_creation: 0, acknowledged: 0, compared: 0, wrong: Vec::new() };
     let mut told = Told::default();
@@ -198,11 +131,13 @@ fn cuts(power: &PowerFs, seed: u64, cuts: u64, policy: impl Fn(u64) -> Policy) -
             told = Told::default();
         }
         let dir = power.path().join(format!("journal-{life}"));
-        power.cut_at(if creating { 1 + next(60) } else { 1 + next(700) });
+        power.cut_at(if creating { 1 + random.below(60) } else { 1 + random.below(700) });
+        let before = told.acknowledged();
         run_child(power, &dir, &mut told);
+        outcome.acknowledged += told.acknowledged() - before;
         outcome.cuts += u64::from(power.is_cut());
-        outcome.during_creation += u64::from(power.is_cut() && !told.opened);
-        power.reboot(policy(round), next(u64::MAX));
+        outcome.during_creation += u64::from(power.is_cut() && !told.words.contains("opened"));
+        power.reboot(policy(round), random.below(u64::MAX));
         match check(&dir, &told) {
             Ok(compared) => outcome.compared += compared,
             Err(what) => {
@@ -217,7 +152,6 @@ fn cuts(power: &PowerFs, seed: u64, cuts: u64, policy: impl Fn(u64) -> Policy) -
                 told = Told::default();
             }
         }
-        outcome.acknowledged += told.durable.values().sum::<u64>();
     }
     outcome
 }
@@ -227,8 +161,7 @@ fn cut_count() -> u64 {
 }
 
 fn seed() -> u64 {
-    let given = std::env::var("KVJ_SEED").ok().map(|seed| seed.parse().expect("KVJ_SEED is a number"));
-    given.unwrap_or(0x5eed_0002)
+    seed_or(0x5eed_0002)
 }
 
 #[test]

@@ -25,8 +25,8 @@ pub(super) fn run(args: ImportArgs, format: Format) -> Result<Outcome, Failure> 
     let mut config = Config::new(&args.dir.dir, args.worker_id.map(WorkerId));
     let mut import =
         Import { journal: None, next: BTreeMap::new(), pending: Vec::new(), events: 0, problems: 0 };
+    refuse_existing(&args.dir.dir)?;
     if args.payloads {
-        refuse_existing(&args.dir.dir)?;
         let journal = Journal::open(config)?;
         let options = DecodeOptions { block_size: args.block_size };
         for (sequence, path) in args.files.iter().enumerate() {
@@ -34,7 +34,6 @@ pub(super) fn run(args: ImportArgs, format: Format) -> Result<Outcome, Failure> 
         }
         journal.close()?;
     } else {
-        refuse_existing(&args.dir.dir)?;
         if args.files.is_empty() {
             import.lines(&mut config, stdin().lock())?;
         }
@@ -42,7 +41,6 @@ pub(super) fn run(args: ImportArgs, format: Format) -> Result<Outcome, Failure> 
             let file = File::open(path).map_err(|e| Failure::Input(format!("{}: {e}", path.display())))?;
             import.lines(&mut config, BufReader::new(file))?;
         }
-        import.flush()?;
         if let Some(journal) = import.journal.take() {
             journal.close()?;
         }
@@ -116,11 +114,6 @@ impl Import {
             (Some(journal), Some(rank)) => append_pending(journal, rank, &mut self.pending),
             _ => Ok(()),
         }
-    }
-
-    fn flush(&mut self) -> Result<(), Failure> {
-        debug_assert!(self.pending.is_empty());
-        Ok(())
     }
 
     fn payload_file(

@@ -4,4 +4,6 @@
 pub mod events;
 pub mod kill;
 pub mod powerfs;
+pub mod random;
 pub mod skip;
+pub mod told;

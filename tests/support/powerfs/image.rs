@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
+use crate::support::random::Random;
+
 pub const ROOT: u64 = 1;
 pub const PAGE: usize = 4096;
 const SECTOR: usize = 512;
@@ -278,7 +280,7 @@ impl Image {
 
     /// Forgets, and starts anew with fresh numbers, so that nothing of the old boot is taken for the new.
     pub fn reboot(&mut self, policy: Policy, seed: u64) {
-        let mut random = Random(seed | 1);
+        let mut random = Random::new(seed);
         for node in self.nodes.values_mut() {
             match &mut node.body {
                 Body::File(file) => file.forget(policy, &mut random),
@@ -394,17 +396,5 @@ impl Dir {
             }
         }
         self.now = self.durable.clone();
-    }
-}
-
-/// A small generator; what it makes depends on the seed alone.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % below
     }
 }
