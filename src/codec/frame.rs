@@ -4,11 +4,12 @@ use bytes::Bytes;
 
 use crate::event::{EngineTime, EventData, EventId};
 
+use super::decode::decode_record;
 use super::header::{
     FLAG_CURSOR, FLAG_SPARSE, FRAME_BYTES_MAX, FrameHeader, HEADER_BYTES, HeaderError, Stamp, frame_crc,
     stored_crc,
 };
-use super::record::{Record, SourceCursor, bincode_config};
+use super::record::{SourceCursor, bincode_config};
 
 /// Payload bytes after which a frame is closed, so that its payloads fit one row unless one event alone is
 /// longer.
@@ -159,7 +160,7 @@ impl FrameEvents<'_> {
             }
             (id, self.at) = (given, self.at + len);
         }
-        let (record, len): (Record, usize) = bincode::decode_from_slice(&bytes[self.at..], bincode_config())
+        let (record, len) = decode_record(&bytes[self.at..])
             .map_err(|e| self.frame.body_error(format!("event {id}: {e}")))?;
         self.at += len;
         self.left -= 1;

@@ -8,6 +8,7 @@ use bincode::{Decode, Encode};
 use crate::error::{Error, Result};
 use crate::event::{EngineTime, EventData, Removed, Stored};
 
+use super::decode::decode_record;
 use super::header::{FRAME_BYTES_MAX, HEADER_BYTES};
 
 /// Longest encoded record; longer `Stored` and `Removed` events are split into several. It leaves room for the
@@ -176,8 +177,7 @@ pub fn as_kept(data: &EventData) -> Result<Vec<EventData>> {
     if records.len() == 1 {
         return Ok(vec![data.clone()]);
     }
-    let decode = |bytes| bincode::decode_from_slice::<Record, _>(bytes, bincode_config());
-    let decoded = records.iter().map(|(bytes, _)| decode(bytes).map(|(record, _)| record.data));
+    let decoded = records.iter().map(|(bytes, _)| decode_record(bytes).map(|(record, _)| record.data));
     decoded
         .collect::<Result<_, _>>()
         .map_err(|e| Error::Internal(format!("a piece cannot be read back: {e}")))

@@ -6,11 +6,13 @@ use proptest::prelude::*;
 
 use crate::event::{Block, BlockHash, EventData, Stored};
 
+use super::super::decode::decode_record;
 use super::super::header::{FLAG_CURSOR, FLAG_SPARSE, FrameHeader, frame_crc};
 use super::super::{
-    FRAME_BYTES_MAX, Frame, FrameError, FrameEvent, HEADER_BYTES, HeaderError, RECORD_BYTES_MAX,
+    FRAME_BYTES_MAX, Frame, FrameError, FrameEvent, HEADER_BYTES, HeaderError, RECORD_BYTES_MAX, Record,
+    bincode_config,
 };
-use super::{Spec, hex, small_spec, spec};
+use super::{Spec, engine_time, event, hex, small_spec, spec};
 
 /// Changes bytes of the small frame and makes its crc right again.
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Result<Frame, FrameError> {
@@ -65,7 +67,24 @@ fn assert_reads_back(spec: &Spec) {
     }
 }
 
+/// A record by bincode alone, which the reading by hand must equal.
+fn by_bincode(bytes: &[u8]) -> Option<(Record, usize)> {
+    bincode::decode_from_slice(bytes, bincode_config()).ok()
+}
+
 proptest! {
+    #[test]
+    fn records_are_read_by_hand_as_bincode_reads_them(data in event(), time in engine_time(), cut: prop::sample::Index, to: u8) {
+        let mut bytes = bincode::encode_to_vec((&data, time), bincode_config()).unwrap();
+        let whole = Record { data, engine_time: time };
+        prop_assert_eq!(decode_record(&bytes).ok(), Some((whole.clone(), bytes.len())));
+        prop_assert_eq!(by_bincode(&bytes), Some((whole, bytes.len())));
+        let cut = cut.index(bytes.len());
+        prop_assert!(decode_record(&bytes[..cut]).is_err());
+        bytes[cut] = to;
+        prop_assert_eq!(decode_record(&bytes).ok(), by_bincode(&bytes));
+    }
+
     #[test]
     fn a_frame_reads_back_as_it_was_built(spec in spec()) {
         assert_reads_back(&spec);
