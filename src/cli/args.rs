@@ -1,5 +1,6 @@
 //! The arguments, as typed.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -210,10 +211,16 @@ pub(super) struct MigrateArgs {
 pub(super) struct SimulateArgs {
     #[command(flatten)]
     pub(super) load: Load,
-    /// Events to write.
+    /// Events to write, in all ranks together.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(super) events: u64,
-    /// Writes engine payloads instead, one file a batch, into this folder.
+    /// Data parallel ranks, each with a cache of its own; at most 1024.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) ranks: u32,
+    /// Resets a rank's cache after so many of its events. Without it: never.
+    #[arg(long, value_name = "N")]
+    pub(super) clear_every: Option<NonZeroU64>,
+    /// Writes engine payloads instead, one file for what one request makes the engine say, into this folder.
     #[arg(long, value_name = "DIR")]
     pub(super) payloads: Option<PathBuf>,
     /// Payloads as arrays (vLLM 0.10.2 to 0.13) instead of maps (0.24 and later).

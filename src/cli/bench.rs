@@ -13,9 +13,8 @@ use crate::event::DpRank;
 use crate::journal::{Config, Journal, NewEvent};
 
 use super::args::{BenchArgs, Format};
-use super::load::Stream;
 use super::output::table;
-use super::{Failure, Outcome};
+use super::{Failure, Outcome, load};
 
 const RANK: DpRank = DpRank(0);
 const WAIT: Duration = Duration::from_secs(60);
@@ -25,10 +24,7 @@ pub(super) fn run(args: BenchArgs, format: Format) -> Result<Outcome, Failure> {
     let folder = tempfile::Builder::new().prefix("kvjournal-bench-").tempdir_in(&args.dir)?;
     let small = probe(folder.path(), 4 * 1024)?;
     let large = probe(folder.path(), 256 * 1024)?;
-    let events: Vec<NewEvent> = Stream::new(&args.load, 512)?
-        .take(args.events as usize)
-        .map(|event| event.to_data().into())
-        .collect();
+    let events: Vec<NewEvent> = load::events(&args.load, 512, args.events)?.map(NewEvent::from).collect();
     let config = Config::new(folder.path().join("journal"), None);
     let journal = Journal::open(config.clone())?;
     let (seconds, acks) = append(&journal, &events, args.window)?;

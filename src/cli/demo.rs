@@ -11,8 +11,7 @@ use crate::event::{DpRank, EventData, JsonEvent};
 use crate::journal::JournalView;
 
 use super::args::DemoArgs;
-use super::load::Stream;
-use super::{Failure, Outcome};
+use super::{Failure, Outcome, load};
 
 const RANK: DpRank = DpRank(0);
 const LOCK_WAIT: Duration = Duration::from_secs(20);
@@ -24,8 +23,8 @@ pub(super) fn run(args: DemoArgs) -> Result<Outcome, Failure> {
     let temporary = tempfile::tempdir()?;
     let dir = args.dir.clone().unwrap_or_else(|| temporary.path().join("journal"));
     let mut events = Vec::new();
-    for event in Stream::new(&args.load, 256)?.take(args.events as usize) {
-        events.extend(as_kept(&event.to_data())?);
+    for event in load::events(&args.load, 256, args.events)? {
+        events.extend(as_kept(&event)?);
     }
     let from =
         args.load.trace.as_ref().map_or("made-up conversations".into(), |path| path.display().to_string());

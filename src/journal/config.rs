@@ -52,7 +52,7 @@ pub struct Config {
     pub durability: Durability,
     /// Limits of a group commit.
     pub group: GroupLimits,
-    /// Most bytes of events and payloads that wait for the writer. Default 32 MiB.
+    /// Most bytes of events and payloads that wait for the writer. Default 16 MiB.
     pub queue_bytes_max: usize,
     /// How long an append waits for room in a full queue before it fails with `Busy`. Default 5 s.
     pub queue_wait_max: Duration,
@@ -75,7 +75,7 @@ impl Config {
             worker: worker.into(),
             durability: Durability::default(),
             group: GroupLimits::default(),
-            queue_bytes_max: 32 * 1024 * 1024,
+            queue_bytes_max: 16 * 1024 * 1024,
             queue_wait_max: Duration::from_secs(5),
             tail_bytes_max: 4 * 1024 * 1024,
             keep_payloads: true,

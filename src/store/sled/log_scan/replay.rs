@@ -14,8 +14,12 @@ use super::format::{
     Change, Lsn, MESSAGE_HEADER_BYTES_MAX, Message, SEGMENT_HEADER_BYTES, SegmentHeader, may_start_at,
     read_message,
 };
+use super::remains::is_zero;
 use super::scan::Refusal;
 use super::snapshot::{Pages, Snapshot};
+
+/// Bytes that are looked at in one go where only zeros are expected.
+const BLANK_PIECE_BYTES: usize = 32 * 1024;
 
 /// The file `db`, one segment at a time.
 pub(super) struct LogFile {
@@ -73,6 +77,22 @@ impl LogFile {
             self.loaded = Some(base);
         }
         Ok(&self.buffer)
+    }
+
+    /// Whether a segment holds zeros only, as those that sled freed do once it was opened again. Read in pieces that
+    /// stay in the processor's cache: a worn database has many such segments, and looking at them is most of a scan.
+    pub(super) fn is_blank(&self, base: u64) -> io::Result<bool> {
+        let end = self.len.min(base + self.segment_size as u64);
+        let mut piece = [0; BLANK_PIECE_BYTES];
+        let mut at = base;
+        while at < end {
+            let read = self.read_at(&mut piece[..BLANK_PIECE_BYTES.min((end - at) as usize)], at)?;
+            if read == 0 || !is_zero(&piece[..read]) {
+                return Ok(read == 0);
+            }
+            at += read as u64;
+        }
+        Ok(true)
     }
 
     /// Mirrors `pread_exact_or_eof`.

@@ -251,6 +251,9 @@ impl<'a> Survey<'a> {
             let remains = of_rest(segment, skipped.progress, skipped.number, size, first_use);
             (skipped.progress, Fate::Skipped, remains)
         } else if !self.headers.contains_key(&base) {
+            if self.log.is_blank(base)? {
+                return Ok(());
+            }
             let (covered, tip) = self.covered;
             let begin = if tip == Some(base) { (covered % size as Lsn) as usize } else { 0 };
             let min_number = covered as u64 / size as u64;
