@@ -1,7 +1,9 @@
 //! What the tests share. Each test file uses a part of it.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod child;
 pub mod events;
+pub mod files;
 pub mod kill;
 pub mod powerfs;
 pub mod random;
