@@ -7,5 +7,6 @@ pub mod files;
 pub mod kill;
 pub mod powerfs;
 pub mod random;
+pub mod rows;
 pub mod skip;
 pub mod told;
