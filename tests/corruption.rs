@@ -19,6 +19,7 @@ use kvjournal::ErrorKind;
 use kvjournal::event::{DpRank, WorkerId};
 use kvjournal::journal::{Config, Journal, JournalView, NewEvent, repair, verify};
 use support::events::numbered;
+use support::files::{copy, files};
 
 const RANKS: [DpRank; 2] = [DpRank(0), DpRank(2)];
 const EVENTS: u64 = 900;
@@ -44,32 +45,6 @@ fn make(dir: &Path) {
             next = last + 1;
         }
         journal.close().unwrap();
-    }
-}
-
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(files(&path));
-        } else if path.file_name().is_some_and(|name| name != "LOCK") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let (path, name) = entry.map(|e| (e.path(), e.file_name())).unwrap();
-        if path.is_dir() {
-            copy(&path, &to.join(name));
-        } else {
-            fs::copy(&path, to.join(name)).unwrap();
-        }
     }
 }
 

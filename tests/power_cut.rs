@@ -10,10 +10,9 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use kvjournal::Error;
 use kvjournal::event::{DpRank, WorkerId};
@@ -71,28 +70,7 @@ fn child() {
 }
 
 fn run_child(power: &PowerFs, dir: &Path, told: &mut Told) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env("KVJ_CHILD_DIR", dir);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let out = child.stdout.take().unwrap();
-    let reader =
-        std::thread::spawn(move || BufReader::new(out).lines().map_while(Result::ok).collect::<Vec<_>>());
-    // A child whose disk is dead may hang in sled: it gets a moment to notice, no more.
-    let deadline = Instant::now() + WAIT;
-    let mut cut_since = None;
-    while child.try_wait().unwrap().is_none() {
-        if power.is_cut() {
-            cut_since.get_or_insert_with(Instant::now);
-        }
-        let given_up = cut_since.is_some_and(|since: Instant| since.elapsed() > Duration::from_millis(300));
-        if given_up || Instant::now() > deadline {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    for line in reader.join().unwrap() {
+    for line in support::child::run(power, "child", &[("KVJ_CHILD_DIR", dir.as_os_str())]) {
         told.hear(&line);
     }
 }

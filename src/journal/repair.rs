@@ -38,7 +38,7 @@ pub struct Repaired {
     pub payloads_lost: BTreeMap<DpRank, Vec<RangeInclusive<EventId>>>,
     /// Generation of the store that was written.
     pub generation: u32,
-    /// Generation that was damaged, and is kept.
+    /// Generation that was damaged, and is kept: the newest one if CURRENT does not say which it was.
     pub kept: u32,
 }
 
@@ -51,10 +51,9 @@ pub fn repair(dir: &Path, lock_wait_max: Duration, mut progress: impl FnMut(u64,
     let folder = Folder::hold(dir, false, lock_wait_max)?;
     // Whatever cannot be read is what is repaired.
     let current = folder.read_current().ok().flatten();
-    let witness = folder.open_witness().ok().flatten().map(|(_, state)| state);
+    let (witness_file, witness) = folder.open_witness().ok().flatten().unzip();
     let numbers = folder.generations()?;
-    let named = current.as_ref().map(|current| current.generation).filter(|number| numbers.contains(number));
-    let Some(number) = named.or(numbers.last().copied()) else {
+    let Some(newest) = numbers.last().copied() else {
         return Err(match witness {
             Some(witness) if witness.epoch > 0 => Error::damaged("no generation of the store is left"),
             _ => Error::NotFound { dir: dir.to_owned() },
@@ -63,16 +62,12 @@ pub fn repair(dir: &Path, lock_wait_max: Duration, mut progress: impl FnMut(u64,
     if let Some(current) = current.as_ref().filter(|current| current.format > FORMAT) {
         return Err(Error::NewerFormat { found: current.format, supported: FORMAT });
     }
-    let old = folder.generation(number);
-    let open = |path: PathBuf| -> std::io::Result<File> {
-        let file = File::open(path)?;
-        // What is read is the disk's: see `check_before_open`.
-        file.sync_all()?;
-        Ok(file)
-    };
-    let opened: std::io::Result<Vec<File>> = raw_files(&old.path).into_iter().map(open).collect();
-    let files = opened.map_err(Error::io(format!("read {}", old.path.display())))?;
-    let carved = carve(&files, &mut progress).map_err(Error::io(format!("read {}", old.path.display())))?;
+    let named = current.as_ref().map(|current| current.generation).filter(|number| numbers.contains(number));
+    // Without a CURRENT nobody knows which store is the journal, and the newest may be what a repair left that was
+    // cut off: all of them are looked through, and all of them are kept.
+    let (number, sources) = named.map_or((newest, numbers), |named| (named, vec![named]));
+    let files = open_raw(&folder, &sources)?;
+    let carved = carve(&files, &mut progress).map_err(Error::io(format!("read {}", dir.display())))?;
     let identity = identify(&carved, witness.as_ref())?;
     let generation = folder.new_generation()?;
     let mut repaired = Repaired { generation: generation.number, kept: number, ..Repaired::default() };
@@ -87,11 +82,31 @@ pub fn repair(dir: &Path, lock_wait_max: Duration, mut progress: impl FnMut(u64,
     };
     folder.sync_names(&generation)?;
     let mut keep = current.map_or_else(Vec::new, |current| current.keep);
-    keep.push(number);
+    keep.extend(sources);
+    keep.sort_unstable();
+    keep.dedup();
     folder.set_current(&Current { format: FORMAT, generation: generation.number, keep })?;
     // After CURRENT: the new store is nowhere behind the old witness, but the old store would be behind the new one.
-    folder.create_witness(&witness)?;
+    match witness_file {
+        // In turn, so that a cut leaves one slot that can be read, and thereby a journal that opens.
+        Some(mut file) => {
+            let written = file.write(&witness).and_then(|()| file.write(&witness));
+            written.map_err(Error::io("write the witness"))?;
+        }
+        None => drop(folder.create_witness(&witness)?),
+    }
     Ok(repaired)
+}
+
+/// Opens the files of generations that may hold rows.
+fn open_raw(folder: &Folder, generations: &[u32]) -> Result<Vec<File>> {
+    let paths = generations.iter().flat_map(|number| raw_files(&folder.generation(*number).path));
+    let open = |path: PathBuf| {
+        // What is read is the disk's: see `check_before_open`.
+        let synced = File::open(&path).and_then(|file| file.sync_all().map(|()| file));
+        synced.map_err(Error::io(format!("read {}", path.display())))
+    };
+    paths.map(open).collect()
 }
 
 fn witness_of(row: &RankRow) -> WitnessRank {
