@@ -4,12 +4,12 @@ use bytes::Bytes;
 
 use crate::event::{EngineTime, EventData, EventId};
 
-use super::decode::decode_record;
 use super::header::{
     FLAG_CURSOR, FLAG_SPARSE, FRAME_BYTES_MAX, FrameHeader, HEADER_BYTES, HeaderError, Stamp, frame_crc,
     stored_crc,
 };
 use super::record::{SourceCursor, bincode_config};
+use super::record_bytes::decode_record;
 
 /// Payload bytes after which a frame is closed, so that its payloads fit one row unless one event alone is
 /// longer.
@@ -199,7 +199,6 @@ impl Iterator for FrameEvents<'_> {
 /// Collects records until the frame is full.
 #[derive(Debug)]
 pub(crate) struct FrameBuilder {
-    /// Room for the head and the longest cursor, then the records.
     records: Vec<u8>,
     first: EventId,
     next: EventId,
@@ -273,6 +272,10 @@ impl FrameBuilder {
                 self.first = id;
             }
             self.records.extend_from_slice(&id.to_be_bytes());
+        }
+        if self.records.is_empty() {
+            // At once what a full frame needs: growing step by step costs more than the copy of a record.
+            self.records.reserve(FRAME_BYTES_MAX);
         }
         self.records.extend_from_slice(record);
         self.next = id + 1;

@@ -1,11 +1,11 @@
 //! Bytes: frames, payload rows and sealed rows, each with a magic number and a checksum of its own, so that they
 //! can be told from noise wherever they lie. `migrations/FORMAT.md` is their document.
 
-mod decode;
 mod frame;
 mod header;
 mod payload;
 mod record;
+mod record_bytes;
 mod sealed;
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use bincode::{Decode, Encode};
 use crate::error::{Error, Result};
 use crate::event::{EngineTime, EventData, Removed, Stored};
 
-use super::decode::decode_record;
 use super::header::{FRAME_BYTES_MAX, HEADER_BYTES};
+use super::record_bytes::{decode_record, encode_record};
 
 /// Longest encoded record; longer `Stored` and `Removed` events are split into several. It leaves room for the
 /// head and a source cursor in a frame.
@@ -136,7 +136,7 @@ impl EncodedRecords {
         payload: Option<bytes::Bytes>,
     ) -> Result<Result<(), usize>> {
         let start = self.bytes.len();
-        bincode::encode_into_std_write((data, engine_time), &mut self.bytes, bincode_config())
+        encode_record(data, engine_time, &mut self.bytes)
             .map_err(|e| Error::Internal(format!("an event cannot be encoded: {e}")))?;
         let len = self.bytes.len() - start;
         if len > RECORD_BYTES_MAX {

@@ -21,6 +21,7 @@ use super::open::{Begun, Held, begin, hold};
 use super::queue::{Batch, Queue, Request};
 use super::rank::{Rank, RankWriter};
 use super::reader::Reader;
+use super::syncer::Syncer;
 use super::watermark::Reached;
 use super::writer::{Counters, Writer};
 
@@ -128,12 +129,15 @@ impl Journal {
                 previous: found.previous,
                 cursor: found.cursor,
                 row: found.row,
+                witnessed: found.head,
                 trimming,
                 unsaved: false,
             };
             shared.insert(rank.id(), Arc::clone(&rank));
             written.insert(rank.id(), (rank, writer));
         }
+        let syncs = Arc::clone(&counters.syncs);
+        let syncer = Syncer::start(Arc::clone(&held.store), Arc::clone(&queue), syncs)?;
         let writer = Writer {
             store: Arc::clone(&held.store),
             witness: held.witness,
@@ -148,7 +152,7 @@ impl Journal {
             last_sync: Instant::now(),
             last_witness: Instant::now(),
             dirty: false,
-            witness_stale: false,
+            syncer,
         };
         let thread = std::thread::Builder::new().name("kvjournal-writer".into()).spawn(move || writer.run());
         let thread = thread.map_err(Error::io("start the writer"))?;

@@ -16,6 +16,7 @@ mod recover;
 mod repair;
 mod rewrite;
 mod rows;
+mod syncer;
 mod tail;
 mod verify;
 mod view;

@@ -44,6 +44,10 @@ struct State {
     taken: u64,
     mode: Mode,
     waits: u64,
+    /// The disk is busy with a sync.
+    syncing: bool,
+    /// Bytes taken since that sync began.
+    ahead_bytes: usize,
 }
 
 /// The next frame of one rank.
@@ -116,6 +120,8 @@ impl Queue {
                 taken: 0,
                 mode: Mode::Open,
                 waits: 0,
+                syncing: false,
+                ahead_bytes: 0,
             }),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -148,6 +154,7 @@ impl Queue {
         let weight = batch.records.weight();
         let mut state = self.wait_for_room(weight, wait_max)?;
         let state = &mut *state;
+        let full = state.full.len();
         let queue =
             state.ranks.get_mut(&rank).ok_or_else(|| Error::Invalid(format!("unknown rank {rank}")))?;
         let skip = match (&batch.source, &queue.cursor) {
@@ -184,7 +191,10 @@ impl Queue {
             state.events += appended;
             state.appended += appended as u64;
             state.since.get_or_insert_with(Instant::now);
-            self.work.notify_one();
+            // While the disk is busy the writer waits for full frames: waking it for less costs more than the append.
+            if !state.syncing || state.full.len() > full {
+                self.work.notify_one();
+            }
         }
         Ok((appended > 0).then(|| first..=queue_last(first, appended)))
     }
@@ -224,16 +234,29 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the next group; an empty one if nothing came until `idle_max`.
+    /// Takes the next group; an empty one if nothing came until `idle_max`, or once a sync is done.
+    ///
+    /// While the disk is busy with a sync only full frames are taken, and no more of them than make a group: what
+    /// cannot be synced yet may as well grow.
     pub(crate) fn take(&self, idle_max: Duration) -> Group {
         let mut state = self.lock();
         let idle_until = Instant::now() + idle_max;
+        let mut was_syncing = false;
         loop {
+            if state.syncing {
+                if !state.full.is_empty() && state.ahead_bytes < self.group.bytes_max {
+                    break;
+                }
+                was_syncing = true;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
             let now = Instant::now();
             let full = state.bytes >= self.group.bytes_max || state.events >= self.group.events_max;
             let ripe = state.since.map(|since| since + self.group.wait_max);
             let closing = !matches!(state.mode, Mode::Open);
-            if full || closing || !state.requests.is_empty() || ripe.is_some_and(|ripe| ripe <= now) {
+            let asked = closing || !state.requests.is_empty();
+            if was_syncing || full || asked || ripe.is_some_and(|ripe| ripe <= now) {
                 break;
             }
             let left = ripe.unwrap_or(idle_until).min(idle_until).saturating_duration_since(now);
@@ -245,6 +268,27 @@ impl Queue {
         let group = state.take_group(&self.group);
         self.room.notify_all();
         group
+    }
+
+    /// Whether the disk is busy with a sync.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.lock().syncing
+    }
+
+    /// A sync began, or ended.
+    pub(crate) fn set_syncing(&self, syncing: bool) {
+        let mut state = self.lock();
+        state.syncing = syncing;
+        state.ahead_bytes = 0;
+        self.work.notify_one();
+    }
+
+    /// Blocks until no sync runs.
+    pub(crate) fn wait_synced(&self) {
+        let mut state = self.lock();
+        while state.syncing {
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Takes no more events; the writer gets what is queued and a last group.
@@ -303,7 +347,8 @@ impl RankQueue {
 }
 
 impl State {
-    /// Whole frames, oldest first, up to the limits of a group; the open ones too if all full ones fit.
+    /// Whole frames, oldest first, up to the limits of a group; the open ones too if all full ones fit and the disk
+    /// is free.
     fn take_group(&mut self, limits: &GroupLimits) -> Group {
         let mut group = Group::default();
         let mut bytes = 0;
@@ -316,7 +361,8 @@ impl State {
             group.events += frame.len();
             taken += 1;
         }
-        let all = taken == self.full.len();
+        let all = taken == self.full.len() && !self.syncing;
+        self.ahead_bytes += bytes;
         group.frames.extend(self.full.drain(..taken));
         if all {
             for queue in self.ranks.values_mut() {
@@ -338,8 +384,9 @@ impl State {
             self.events -= group.events;
         }
         self.taken += group.events as u64;
-        // A cursor that moved without an event goes with the open frames: who asked after it waits for them too.
-        if !all && self.ranks.values().any(|queue| queue.moved) {
+        // What is asked for needs a sync of its own. A cursor that moved without an event goes with the open frames:
+        // who asked after it waits for them too.
+        if self.syncing || (!all && self.ranks.values().any(|queue| queue.moved)) {
             return group;
         }
         while self.requests.front().is_some_and(|(after, _)| *after <= self.taken) {
@@ -358,5 +405,40 @@ impl Mode {
                 Err(Error::Poisoned { cause: cause.clone(), disk_full: *disk_full })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{BlockHash, EventData, Removed};
+    use crate::journal::config::Durability;
+    use crate::journal::rows::RankRow;
+
+    #[test]
+    fn while_the_disk_is_busy_only_full_frames_are_taken_and_no_more_than_a_group() {
+        let group = GroupLimits { bytes_max: 100 * 1024, ..GroupLimits::default() };
+        let queue = Queue::new(usize::MAX, group, false);
+        let row = RankRow { rank: 0, generation: 1, ..RankRow::default() };
+        let rank = Arc::new(Rank::new(&row, 0, Durability::Sync, 1));
+        queue.add_rank(&rank, 1, None);
+        let mut records = EncodedRecords::default();
+        let removed = Removed { block_hashes: vec![BlockHash(1); 1000], ..Removed::default() };
+        (0..30).for_each(|_| records.push(&EventData::Removed(removed.clone()), None, None).unwrap());
+        let batch = Batch { records: &records, source: None };
+        assert_eq!(queue.append(DpRank(0), batch, Duration::ZERO).unwrap(), Some(1..=30));
+        queue.set_syncing(true);
+        let ahead = queue.take(Duration::ZERO);
+        assert_eq!(
+            (ahead.frames.len(), ahead.events),
+            (1, 8),
+            "another full frame is above the group's limit"
+        );
+        queue.set_syncing(false);
+        let rest = queue.take(Duration::ZERO);
+        assert_eq!((rest.frames.len(), rest.events), (1, 8));
+        let last = queue.take(Duration::ZERO);
+        assert_eq!((last.frames.len(), last.events), (2, 14), "a full frame and the open one");
+        assert_eq!(queue.depth(), QueueDepth::default());
     }
 }

@@ -103,6 +103,8 @@ pub(crate) struct RankWriter {
     pub(crate) previous: EventId,
     /// The cursor of the newest frame or row.
     pub(crate) cursor: Option<SourceCursor>,
+    /// Durable head that the witness has.
+    pub(crate) witnessed: EventId,
     /// Rows of trimmed frames are left to delete.
     pub(crate) trimming: bool,
     /// The row must be saved and synced before anything of this opening leaves.

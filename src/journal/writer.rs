@@ -1,7 +1,8 @@
 //! The writer: one thread that owns the store, and turns what is queued into groups on disk.
 //!
 //! For each group: payload rows, then frames, then one sync, then the watermarks. A row that a frame relies on is
-//! always written before it, and sled recovers a prefix of its writes, so a crash leaves nothing half.
+//! always written before it, and sled recovers a prefix of its writes, so a crash leaves nothing half. Groups are
+//! synced by [`Syncer`], while full frames of the next one are written already.
 //!
 //! After a failed write or sync the writer stops for good. Nothing above the last good sync was acknowledged, so
 //! nothing is lost; but after a failed sync the kernel may show pages that never reached the disk, so the witness
@@ -26,6 +27,7 @@ use super::phase::{Phase, enter};
 use super::queue::{Group, Queue, Request};
 use super::rank::{Rank, RankView, RankWriter};
 use super::rows::{frame_key, payload_key};
+use super::syncer::{SyncPoint, Syncer};
 
 /// The witness is at most this much behind the durable heads.
 const WITNESS_EVERY: Duration = Duration::from_secs(1);
@@ -39,7 +41,7 @@ pub(crate) struct Counters {
     pub(crate) events: AtomicU64,
     pub(crate) frames: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    pub(crate) syncs: AtomicU64,
+    pub(crate) syncs: Arc<AtomicU64>,
     pub(crate) trimmed_rows: AtomicU64,
 }
 
@@ -59,10 +61,9 @@ pub(crate) struct Writer {
     pub(crate) new_epoch: Epoch,
     pub(crate) last_sync: Instant,
     pub(crate) last_witness: Instant,
-    /// Something was written since the last sync.
+    /// Something was written since the last sync began.
     pub(crate) dirty: bool,
-    /// A durable head rose since the witness was written.
-    pub(crate) witness_stale: bool,
+    pub(crate) syncer: Syncer,
 }
 
 impl Writer {
@@ -83,6 +84,9 @@ impl Writer {
     fn run_groups(&mut self) -> Result<()> {
         loop {
             let mut group = self.queue.take(self.idle_max());
+            if let Err(error) = self.syncer.take_failure() {
+                return Err(self.distrust(error));
+            }
             let last = group.last;
             let requests = std::mem::take(&mut group.requests);
             self.write_group(group)?;
@@ -93,7 +97,7 @@ impl Writer {
             if last {
                 return self.close();
             }
-            if self.witness_stale && self.last_witness.elapsed() >= WITNESS_EVERY {
+            if self.witness_stale() && self.last_witness.elapsed() >= WITNESS_EVERY {
                 self.write_witness(false)?;
             }
         }
@@ -103,7 +107,7 @@ impl Writer {
     fn idle_max(&self) -> Duration {
         let due = |every: Duration, last: Instant| every.saturating_sub(last.elapsed());
         let mut idle = WITNESS_EVERY;
-        if self.witness_stale {
+        if self.witness_stale() {
             idle = idle.min(due(WITNESS_EVERY, self.last_witness));
         }
         if self.dirty {
@@ -113,6 +117,11 @@ impl Writer {
             idle = Duration::ZERO;
         }
         idle
+    }
+
+    /// Whether a durable head rose since the witness was written.
+    fn witness_stale(&self) -> bool {
+        self.ranks.values().any(|(rank, writer)| rank.durable.get() > writer.witnessed)
     }
 
     fn sync_every(&self) -> Duration {
@@ -155,7 +164,8 @@ impl Writer {
             }
         } else {
             let row = super::rows::RankRow { rank: rank.id().0, generation: 1, ..Default::default() };
-            let writer = RankWriter { row, previous: 0, cursor: None, trimming: false, unsaved: true };
+            let writer =
+                RankWriter { row, previous: 0, cursor: None, witnessed: 0, trimming: false, unsaved: true };
             self.ranks.insert(rank.id(), (Arc::clone(rank), writer));
         }
         let first = self.first_id_of(rank);
@@ -168,7 +178,7 @@ impl Writer {
         writer.row.save(&*self.store)?;
         writer.unsaved = false;
         *rank.view() = RankView::of(&writer.row);
-        self.sync()
+        self.sync_now()
     }
 
     fn write_frame(&mut self, rank: &Arc<Rank>, builder: FrameBuilder) -> Result<()> {
@@ -201,24 +211,29 @@ impl Writer {
             return Ok(());
         }
         if self.durability == Durability::Os {
-            self.store.flush()?;
+            self.flush()?;
         }
         for (rank, writer) in self.ranks.values() {
             rank.shown.raise(writer.previous);
         }
-        if !must_sync && self.last_sync.elapsed() < self.sync_every() {
-            return Ok(());
-        }
-        self.sync()?;
-        self.dirty = false;
-        self.last_sync = Instant::now();
-        for (rank, writer) in self.ranks.values() {
-            if rank.durable.get() < writer.previous {
-                rank.durable.raise(writer.previous);
-                self.witness_stale = true;
-            }
+        let due = self.last_sync.elapsed() >= self.sync_every();
+        if must_sync {
+            self.sync_now()?;
+            self.dirty = false;
+            self.ends().iter().for_each(|(rank, id)| rank.durable.raise(*id));
+        } else if due && !self.queue.is_syncing() {
+            self.flush()?;
+            self.syncer.begin(self.ends())?;
+            self.dirty = false;
+            self.last_sync = Instant::now();
         }
         Ok(())
+    }
+
+    /// The end of the newest frame of each rank that has one to be synced.
+    fn ends(&self) -> SyncPoint {
+        let ranks = self.ranks.values().filter(|(rank, writer)| rank.durable.get() < writer.previous);
+        ranks.map(|(rank, writer)| (Arc::clone(rank), writer.previous)).collect()
     }
 
     fn answer(&mut self, requests: Vec<Request>) -> Result<()> {
@@ -256,7 +271,7 @@ impl Writer {
             writer.row.save(&*self.store)?;
             writer.trimming = true;
             let view = RankView::of(&writer.row);
-            self.sync()?;
+            self.sync_now()?;
             *rank.view() = view;
         }
         Ok(self.ranks[&rank.id()].1.row.horizon)
@@ -295,17 +310,33 @@ impl Writer {
         if let Some(witness) = &mut self.witness {
             witness.write(&state).map_err(Error::io("write the witness"))?;
         }
-        self.witness_stale = false;
+        for seen in &state.ranks {
+            if let Some((_, writer)) = self.ranks.get_mut(&DpRank(seen.rank)) {
+                writer.witnessed = seen.durable_head;
+            }
+        }
         self.last_witness = Instant::now();
         Ok(())
     }
 
-    /// Syncs; a failure marks the store as not to be trusted.
-    fn sync(&mut self) -> Result<()> {
-        let _phase = enter(Phase::Sync);
-        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        let Err(error) = self.store.sync() else { return Ok(()) };
-        let error = Error::from(error);
+    /// A failed flush is a failed sync: what sled wrote of it is not known.
+    fn flush(&mut self) -> Result<()> {
+        self.store.flush().map_err(|error| self.distrust(error.into()))
+    }
+
+    /// Syncs here and now, after the sync that may run.
+    fn sync_now(&mut self) -> Result<()> {
+        let synced = self.syncer.finish().and_then(|()| {
+            let _phase = enter(Phase::Sync);
+            self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+            Ok(self.store.sync()?)
+        });
+        self.last_sync = Instant::now();
+        synced.map_err(|error| self.distrust(error))
+    }
+
+    /// Marks the store as not to be trusted after a failed sync.
+    fn distrust(&mut self, error: Error) -> Error {
         // A write that was refused for want of space never reached the kernel's cache: nothing there is false.
         if !error.is_disk_full() {
             let state = WitnessState { suspect: true, ..self.witness_state() };
@@ -313,7 +344,7 @@ impl Writer {
                 tracing::error!(error = %e, "the failed sync cannot be recorded");
             }
         }
-        Err(error)
+        error
     }
 
     fn witness_state(&self) -> WitnessState {

@@ -20,6 +20,8 @@ struct State {
     trees: BTreeSet<Tree>,
     /// Writes since the last sync, oldest first: `None` removes.
     unsynced: Vec<Write>,
+    /// How many of those were flushed.
+    flushed: usize,
     operations: u64,
     fail_at: Option<(u64, io::ErrorKind)>,
 }
@@ -37,18 +39,13 @@ impl MemoryStore {
         state.fail_at = Some((state.operations + operation, kind));
     }
 
-    /// Cuts the power: of what was not synced, the first `keep` writes stay. Failures end.
-    pub(crate) fn crash(&self, keep: usize) {
+    /// Cuts the power: of what was not synced, the first `writes` stay. Failures end.
+    pub(crate) fn crash(&self, writes: usize) {
         let mut state = self.lock();
-        let mut rows = std::mem::take(&mut state.durable);
-        for ((tree, key), value) in state.unsynced.drain(..).take(keep) {
-            match value {
-                Some(value) => rows.insert((tree, key), value),
-                None => rows.remove(&(tree, key)),
-            };
-        }
-        state.current = rows.clone();
-        state.durable = rows;
+        let State { durable, unsynced, .. } = &mut *state;
+        keep(durable, unsynced.drain(..).take(writes));
+        state.current = state.durable.clone();
+        state.flushed = 0;
         state.fail_at = None;
     }
 
@@ -76,6 +73,16 @@ impl MemoryStore {
         };
         state.unsynced.push(((tree, key.to_vec()), value));
         Ok(())
+    }
+}
+
+/// Makes writes part of what is durable.
+fn keep(durable: &mut Rows, writes: impl Iterator<Item = Write>) {
+    for (key, value) in writes {
+        match value {
+            Some(value) => durable.insert(key, value),
+            None => durable.remove(&key),
+        };
     }
 }
 
@@ -147,14 +154,17 @@ impl Store for MemoryStore {
     }
 
     fn flush(&self) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        state.flushed = state.unsynced.len();
         Ok(())
     }
 
-    fn sync(&self) -> Result<(), StoreError> {
+    fn sync_flushed(&self) -> Result<(), StoreError> {
         let mut state = self.lock();
         state.step()?;
-        state.durable = state.current.clone();
-        state.unsynced.clear();
+        let flushed = std::mem::take(&mut state.flushed);
+        let State { durable, unsynced, .. } = &mut *state;
+        keep(durable, unsynced.drain(..flushed));
         Ok(())
     }
 

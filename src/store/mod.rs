@@ -118,8 +118,14 @@ pub(crate) trait Store: Send + Sync {
     /// Hands all earlier writes to the kernel: they survive this process, not the machine.
     fn flush(&self) -> Result<(), StoreError>;
 
+    /// Makes durable what was flushed. May be called beside a thread that writes, flushing included.
+    fn sync_flushed(&self) -> Result<(), StoreError>;
+
     /// Makes all earlier writes durable.
-    fn sync(&self) -> Result<(), StoreError>;
+    fn sync(&self) -> Result<(), StoreError> {
+        self.flush()?;
+        self.sync_flushed()
+    }
 
     /// Bytes on disk.
     fn disk_bytes(&self) -> Result<u64, StoreError>;

@@ -1,51 +1,38 @@
-//! The events that every side is given, made once before anything is measured.
-//!
-//! A stand-in for a real workload: runs of blocks that are stored, and now and then removed, with random hashes, so
-//! that nothing compresses or repeats. Its mean encoded size is that of the events of a real trace.
+//! The events that every side is given, made once before anything is measured: those of one worker whose cache holds
+//! 20,000 blocks of 512 tokens, serving the requests of a trace, or made-up ones with a trace's statistics.
 
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use kvjournal::event::{Block, BlockHash, DpRank, EventData, Removed, Stored, TokensHash};
+use kvjournal::engine::sim::{CacheSpec, Load, LoadSpec, SimEvent, read_trace};
+use kvjournal::event::{DpRank, EventData};
 use kvjournal::journal::{Config, Journal, NewEvent};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 
 use crate::log::Message;
-
-/// Blocks in a `Stored`, inclusive: at 18 bytes a block, with the `Removed` between, 272 bytes an event on average.
-const STORED_BLOCKS: std::ops::RangeInclusive<u64> = 6..=21;
-/// One event in this many removes blocks.
-const REMOVED_EVERY: u64 = 8;
 
 /// Longest wait for all events to be on disk, before their frames are read back.
 const DURABLE_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Seeded events, the same in every run.
-pub(crate) fn stand_in(count: usize, seed: u64) -> Vec<EventData> {
-    let mut rng = StdRng::seed_from_u64(seed);
-    (0..count)
-        .map(|_| {
-            let blocks = rng.random_range(STORED_BLOCKS);
-            if rng.random_range(0..REMOVED_EVERY) == 0 {
-                let block_hashes = (0..blocks * 2).map(|_| BlockHash(rng.random())).collect();
-                EventData::Removed(Removed { block_hashes, ..Removed::default() })
-            } else {
-                EventData::Stored(stored(&mut rng, blocks))
-            }
-        })
-        .collect()
-}
-
-fn stored(rng: &mut StdRng, blocks: u64) -> Stored {
-    let parent = Some(BlockHash(rng.random()));
-    let mut block = || Block {
-        block_hash: BlockHash(rng.random()),
-        tokens_hash: Some(TokensHash(rng.random())),
-        mm: None,
+/// So many events; the same in every run.
+pub(crate) fn load(trace: Option<&Path>, count: u64) -> Result<Vec<EventData>> {
+    let spec = LoadSpec {
+        cache: CacheSpec { blocks: 20_000, block_size: 512 },
+        events_max: Some(count),
+        ..LoadSpec::default()
     };
-    Stored { parent, blocks: (0..blocks).map(|_| block()).collect(), ..Stored::default() }
+    let load = match trace {
+        None => Load::generated(spec)?,
+        Some(path) => {
+            let what = || format!("read {}", path.display());
+            let requests = read_trace(BufReader::new(File::open(path).with_context(what)?));
+            Load::looped(spec, requests.collect::<Result<_, _>>().with_context(what)?)?
+        }
+    };
+    Ok(load.flat_map(|batch| batch.events).map(SimEvent::into_data).collect())
 }
 
 /// One message an event, encoded as an event is in a frame.
@@ -96,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn events_have_the_stated_mean_size() {
-        let mean = mean_bytes(&as_messages(&stand_in(10_000, 1)).unwrap());
-        assert!(mean.abs_diff(272) < 8, "{mean}");
+    fn events_have_the_size_of_a_trace_s() {
+        let mean = mean_bytes(&as_messages(&load(None, 100_000).unwrap()).unwrap());
+        assert!(mean.abs_diff(268) < 12, "{mean}");
     }
 
     #[test]
     fn frames_are_mostly_full_and_within_their_limit() {
-        let frames = as_frames(&stand_in(10_000, 1)).unwrap();
+        let frames = as_frames(&load(None, 10_000).unwrap()).unwrap();
         assert!(mean_bytes(&frames) > 48 * 1024, "{}", mean_bytes(&frames));
         assert!(frames.iter().all(|message| message.bytes.len() <= 64 * 1024));
     }

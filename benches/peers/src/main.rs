@@ -28,7 +28,6 @@ use rounds::{Bench, Subject};
 
 /// Fast ingest came with this release of the server.
 const FAST_INGEST_SINCE: (u64, u64) = (2, 14);
-const SEED: u64 = 1;
 
 /// Measures kvjournal and its peers in the same run.
 #[derive(Debug, Parser)]
@@ -43,6 +42,9 @@ struct Args {
     /// Folder on the disk to measure; made if it is not there. Default: in the build's target folder.
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Requests in Mooncake's trace format; made up with the same statistics without it.
+    #[arg(long, env = "KVJ_TRACE")]
+    trace: Option<PathBuf>,
     /// The nats-server to run. Default: what get-nats-server.sh finds or fetches.
     #[arg(long)]
     nats_server: Option<PathBuf>,
@@ -115,14 +117,14 @@ fn bench(args: &Args, server: PathBuf) -> Result<Bench> {
     let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
     ensure!(!dir.to_string_lossy().contains(['"', '\\']), "{} cannot stand in a nats.conf", dir.display());
     let quick = args.quick;
-    let events = events::stand_in(if quick { 50_000 } else { 200_000 }, SEED);
+    let events = events::load(args.trace.as_deref(), if quick { 100_000 } else { 1_000_000 })?;
     Ok(Bench {
         server,
         events: events::as_messages(&events)?,
         frames: events::as_frames(&events)?,
         dir,
         run_time: Duration::from_secs(args.seconds.unwrap_or(if quick { 1 } else { 5 })),
-        run_messages: if quick { 500_000 } else { 4_000_000 },
+        run_messages: if quick { 500_000 } else { 8_000_000 },
         tuning_time: Duration::from_millis(if quick { 200 } else { 500 }),
         tuning_step: if quick { 4 } else { 2 },
         probe: ProbeLimits {

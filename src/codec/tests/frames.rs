@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use crate::event::{Block, BlockHash, EventData, Stored};
 
-use super::super::decode::decode_record;
 use super::super::header::{FLAG_CURSOR, FLAG_SPARSE, FrameHeader, frame_crc};
+use super::super::record_bytes::{decode_record, encode_record};
 use super::super::{
     FRAME_BYTES_MAX, Frame, FrameError, FrameEvent, HEADER_BYTES, HeaderError, RECORD_BYTES_MAX, Record,
     bincode_config,
@@ -74,8 +74,11 @@ fn by_bincode(bytes: &[u8]) -> Option<(Record, usize)> {
 
 proptest! {
     #[test]
-    fn records_are_read_by_hand_as_bincode_reads_them(data in event(), time in engine_time(), cut: prop::sample::Index, to: u8) {
+    fn records_are_written_and_read_by_hand_as_by_bincode(data in event(), time in engine_time(), cut: prop::sample::Index, to: u8) {
         let mut bytes = bincode::encode_to_vec((&data, time), bincode_config()).unwrap();
+        let mut by_hand = Vec::new();
+        encode_record(&data, time, &mut by_hand).unwrap();
+        prop_assert_eq!(&by_hand, &bytes);
         let whole = Record { data, engine_time: time };
         prop_assert_eq!(decode_record(&bytes).ok(), Some((whole.clone(), bytes.len())));
         prop_assert_eq!(by_bincode(&bytes), Some((whole, bytes.len())));

@@ -2,7 +2,7 @@
 //!
 //! | what sled does | what is done here |
 //! | --- | --- |
-//! | flushes with `sync_file_range`, which is no barrier for the disk's cache | [`SledStore::sync`] flushes, then syncs a handle of `db` that was opened before the first write |
+//! | flushes with `sync_file_range`, which is no barrier for the disk's cache | after each flush we sync a handle of `db` that was opened before the first write |
 //! | panics over damaged bytes | each call is wrapped; a panic becomes [`StoreError::Corrupt`] |
 //! | syncs its snapshot, but neither the log that it speaks of, nor its name, nor its settings | the log is synced before it opens, the folder and all files in it after |
 //! | takes a torn snapshot that it was still writing for its newest | `*.generating` is removed before it opens |
@@ -199,8 +199,7 @@ impl Store for SledStore {
         caught(|| self.db().flush()).map(drop)
     }
 
-    fn sync(&self) -> Result<(), StoreError> {
-        self.flush()?;
+    fn sync_flushed(&self) -> Result<(), StoreError> {
         self.sync_handle.sync_data()?;
         Ok(())
     }

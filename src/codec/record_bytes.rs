@@ -1,8 +1,9 @@
-//! Reading a record. The two long lists, of blocks and of block hashes, are read by hand: element by element,
-//! bincode takes longer over them than everything else in a replay. It reads the rest.
+//! A record as bytes. The two long lists, of blocks and of block hashes, are written and read by hand: element by
+//! element, bincode takes longer over them than everything else in an append or a replay. It does the rest, and the
+//! bytes are those that it would write.
 
-use bincode::Decode;
-use bincode::error::DecodeError;
+use bincode::error::{DecodeError, EncodeError};
+use bincode::{Decode, Encode};
 
 use crate::event::{Block, BlockHash, EngineTime, EventData, Removed, Stored, TokensHash};
 
@@ -18,6 +19,57 @@ const SHORTEST_BLOCK_BYTES: usize = U64_BYTES + 2;
 /// Variants of [`EventData`], as bincode numbers them.
 const STORED: u32 = 0;
 const REMOVED: u32 = 1;
+
+/// Bytes of a record beside its lists, where its texts are short as usual.
+const USUAL_REST_BYTES: usize = 128;
+
+/// Appends a record to `out`.
+pub(super) fn encode_record(
+    data: &EventData,
+    engine_time: Option<EngineTime>,
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    match data {
+        EventData::Stored(stored) => {
+            let Stored { parent, start_position, blocks, placement, lora, salt, block_size, refresh } =
+                stored;
+            out.reserve(blocks.len() * PLAIN_BLOCK_BYTES + USUAL_REST_BYTES);
+            put((STORED, parent, start_position), out)?;
+            put_blocks(blocks, out)?;
+            put((placement, lora, salt, block_size, refresh), out)?;
+        }
+        EventData::Removed(Removed { block_hashes, placement }) => {
+            out.reserve(block_hashes.len() * U64_BYTES + USUAL_REST_BYTES);
+            put((REMOVED, block_hashes.len() as u64), out)?;
+            block_hashes.iter().for_each(|hash| out.extend_from_slice(&hash.0.to_be_bytes()));
+            put(placement, out)?;
+        }
+        EventData::Cleared(_) | EventData::Unknown(_) => put(data, out)?,
+    }
+    put(engine_time, out)
+}
+
+fn put_blocks(blocks: &[Block], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    put(blocks.len() as u64, out)?;
+    for block in blocks {
+        match block {
+            Block { block_hash, tokens_hash: Some(tokens_hash), mm: None } => {
+                let mut plain = [0; PLAIN_BLOCK_BYTES];
+                plain[..U64_BYTES].copy_from_slice(&block_hash.0.to_be_bytes());
+                plain[U64_BYTES] = 1;
+                plain[U64_BYTES + 1..PLAIN_BLOCK_BYTES - 1].copy_from_slice(&tokens_hash.0.to_be_bytes());
+                out.extend_from_slice(&plain);
+            }
+            other => put(other, out)?,
+        }
+    }
+    Ok(())
+}
+
+/// What bincode writes.
+fn put<T: Encode>(value: T, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    bincode::encode_into_std_write(value, out, bincode_config()).map(drop)
+}
 
 /// The record that `bytes` begin with, and its length. What it allocates is a small multiple of the input.
 pub(super) fn decode_record(bytes: &[u8]) -> Result<(Record, usize), DecodeError> {
