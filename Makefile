@@ -4,7 +4,10 @@ CARGO ?= cargo
 TRACE ?=
 SKIPS := $(CURDIR)/target/skipped-tests
 
-.PHONY: demo test bench lint peers
+DENY_VERSION := 0.20.2
+TOOLS := $(CURDIR)/target/tools
+
+.PHONY: demo test bench lint deny peers
 
 demo:
 	$(CARGO) build --release --quiet
@@ -21,8 +24,18 @@ lint:
 	$(CARGO) clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
 
+# Licences, sources and advisories of all dependencies, by deny.toml. The advisories need their database, which is
+# fetched from GitHub; where that cannot be reached, it is said and the rest is checked.
+deny: export PATH := $(PATH):$(TOOLS)/bin
+deny:
+	@command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked cargo-deny@$(DENY_VERSION) --root $(TOOLS)
+	$(CARGO) deny check bans licenses sources
+	@if $(CARGO) deny fetch db >/dev/null 2>&1; then $(CARGO) deny check advisories; \
+	else echo "NOT CHECKED: advisories, whose database cannot be reached from here" >&2; fi
+
+# The journal's own figures; `make peers` measures it beside others. Arguments: BENCH_ARGS="--quick --trace FILE".
 bench:
-	$(CARGO) bench
+	$(CARGO) bench --bench figures -- $(BENCH_ARGS)
 
 peers:
-	cd benches/peers && $(CARGO) run --release
+	cd benches/peers && $(CARGO) run --release -- $(BENCH_ARGS)

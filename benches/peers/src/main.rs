@@ -125,7 +125,7 @@ fn bench(args: &Args, server: PathBuf) -> Result<Bench> {
         dir,
         run_time: Duration::from_secs(args.seconds.unwrap_or(if quick { 1 } else { 5 })),
         run_messages: if quick { 500_000 } else { 8_000_000 },
-        tuning_time: Duration::from_millis(if quick { 200 } else { 500 }),
+        tuning_time: Duration::from_millis(if quick { 60 } else { 200 }),
         tuning_step: if quick { 4 } else { 2 },
         probe: ProbeLimits {
             writes: if quick { 200 } else { 1000 },
