@@ -26,6 +26,9 @@ use table::Table;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// Measures some figures and puts them into the table.
+type Part = fn(&Bench, &mut Table) -> Result<()>;
+
 pub(crate) const RANK: DpRank = DpRank(0);
 /// Longest wait for the disk.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -60,7 +63,7 @@ fn main() -> Result<()> {
     };
     let mut table = Table::new(after("--format").is_some_and(|format| format == "json"), bench.rounds);
     let only = after("--only");
-    let parts: [(&str, fn(&Bench, &mut Table) -> Result<()>); 4] = [
+    let parts: [(&str, Part); 4] = [
         ("appending", appending::measure),
         ("reading", reading::measure),
         ("opening", opening::measure),
