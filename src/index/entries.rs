@@ -5,7 +5,7 @@
 
 use hashbrown::HashTable;
 
-use super::hash::{SlotMap, is_roomy, mix2, seed};
+use super::hash::{SlotMap, is_roomy, mix2, seed, shrink_map};
 use super::holds::NOT_HELD;
 use super::pages::Pages;
 
@@ -104,6 +104,27 @@ impl Entries {
         self.by_hash.find(mix2(self.seed, block_hash), is_it).copied()
     }
 
+    /// Finds many blocks at once: nothing waits for another, so the processor fetches them side by side.
+    pub(super) fn find_all(&self, hashes: impl Iterator<Item = u64>, found: &mut Vec<Option<u32>>) {
+        found.clear();
+        found.extend(hashes.map(|hash| self.find(hash)));
+    }
+
+    /// The slot of a block, given where it was found a moment ago.
+    #[inline]
+    pub(super) fn find_again(&self, block_hash: u64, found: Option<u32>) -> Option<u32> {
+        // A free slot holds hash 0, which is a legal hash.
+        match found {
+            Some(slot)
+                if self.slots.peek(slot).is_some_and(|entry| entry.block_hash == block_hash)
+                    && self.is_live(slot) =>
+            {
+                Some(slot)
+            }
+            _ => self.find(block_hash),
+        }
+    }
+
     #[inline]
     pub(super) fn get(&self, slot: u32) -> Entry {
         *self.slots.get(slot)
@@ -195,14 +216,12 @@ impl Entries {
 
     /// Gives the room back that the tables do not need any more.
     pub(super) fn shrink(&mut self) {
-        if is_roomy(self.by_hash.len(), self.by_hash.capacity()) {
+        if is_roomy(self.by_hash.len(), self.by_hash.num_buckets()) {
             let (slots, seed) = (&self.slots, self.seed);
             let rehash = |slot: &u32| mix2(seed, slots.get(*slot).block_hash);
             self.by_hash.shrink_to(2 * self.by_hash.len(), rehash);
         }
-        if is_roomy(self.aside.len(), self.aside.capacity()) {
-            self.aside.shrink_to(2 * self.aside.len());
-        }
+        shrink_map(&mut self.aside);
     }
 
     pub(super) fn is_sparse(&self) -> bool {

@@ -54,7 +54,7 @@ impl Walker {
 /// The walkers, and the answers of those that are done.
 struct Walk<'a> {
     paths: &'a Paths,
-    id_of: &'a dyn Fn(u32) -> Option<StreamId>,
+    id_of: &'a dyn Fn(u32) -> StreamId,
     walkers: Vec<Walker>,
     done: Vec<StreamMatch>,
 }
@@ -66,7 +66,7 @@ pub(super) fn find_matches(
     prompt: &[TokensHash],
     early_exit: bool,
     takes_part: impl Fn(u32) -> bool,
-    id_of: &dyn Fn(u32) -> Option<StreamId>,
+    id_of: &dyn Fn(u32) -> StreamId,
 ) -> Vec<StreamMatch> {
     let first = prompt.first().and_then(|tokens| paths.child(ROOT, tokens.0));
     let Some(mut node) = first else { return Vec::new() };
@@ -126,7 +126,7 @@ impl Walk<'_> {
             let member = members.next_if(|member| member.stream == walker.stream);
             let stays = member.is_some_and(|member| walker.take(member.mask(), at));
             if !stays {
-                done.extend(id_of(walker.stream).map(|stream| walker.answer(stream, at)));
+                done.push(walker.answer(id_of(walker.stream), at));
             }
             stays
         });
@@ -135,7 +135,7 @@ impl Walk<'_> {
     /// All that are left match `blocks` blocks.
     fn end(mut self, blocks: u32) -> Vec<StreamMatch> {
         for walker in &self.walkers {
-            self.done.extend((self.id_of)(walker.stream).map(|stream| walker.answer(stream, blocks)));
+            self.done.push(walker.answer((self.id_of)(walker.stream), blocks));
         }
         self.done
     }

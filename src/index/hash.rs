@@ -49,8 +49,17 @@ impl Hasher for SlotHasher {
     }
 }
 
-/// Whether a table with room for `capacity` has so much more of it than `len` needs that it should shrink. A table
-/// doubles, so it is between one half and full while it grows; a quarter leaves room for coming and going.
-pub(super) fn is_roomy(len: usize, capacity: usize) -> bool {
-    capacity > 64 && len < capacity / 4
+/// Whether a table of so many buckets has so many more than `len` needs that it should shrink. A table doubles, so it
+/// is between 44 % and 88 % full while it grows; a fifth leaves room for coming and going. Its capacity would not do:
+/// what was removed may still count against that.
+pub(super) fn is_roomy(len: usize, buckets: usize) -> bool {
+    buckets > 64 && len < buckets / 5
+}
+
+/// Shrinks a map that [is roomy](is_roomy).
+pub(super) fn shrink_map<V>(map: &mut SlotMap<V>) {
+    let buckets = map.allocation_size() / (size_of::<(u32, V)>() + 1);
+    if is_roomy(map.len(), buckets) {
+        map.shrink_to(2 * map.len());
+    }
 }

@@ -81,6 +81,9 @@ impl Default for Holds {
 impl Holds {
     /// The number of a placement, to be used until it is [released](Holds::release_place).
     pub(super) fn place(&mut self, placement: &Placement) -> u32 {
+        if let Some(usual) = self.usual_place(placement) {
+            return usual;
+        }
         let hash = self.hasher.hash_one(placement);
         if let Some(known) = self.places.find(hash, |place| place.placement == *placement) {
             self.places.retain(known, 1);
@@ -91,10 +94,23 @@ impl Holds {
 
     /// The number of a placement, to be used until it is [released](Holds::release_place), if a block has it.
     pub(super) fn known_place(&mut self, placement: &Placement) -> Option<u32> {
+        if let Some(usual) = self.usual_place(placement) {
+            return Some(usual);
+        }
         let known =
             self.places.find(self.hasher.hash_one(placement), |place| place.placement == *placement)?;
         self.places.retain(known, 1);
         Some(known)
+    }
+
+    /// The usual placement, with one use more, if it is the one.
+    fn usual_place(&mut self, placement: &Placement) -> Option<u32> {
+        let (combination, place) = self.usual;
+        let is_it = combination != NOT_HELD && self.places.get(place).placement == *placement;
+        is_it.then(|| {
+            self.places.retain(place, 1);
+            place
+        })
     }
 
     pub(super) fn release_place(&mut self, place: u32) {

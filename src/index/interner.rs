@@ -80,7 +80,7 @@ impl<T: Default + Eq> Interner<T> {
             found.remove();
         }
         let slot = self.slots.remove(id);
-        if is_roomy(self.by_hash.len(), self.by_hash.capacity()) {
+        if is_roomy(self.by_hash.len(), self.by_hash.num_buckets()) {
             let slots = &self.slots;
             self.by_hash.shrink_to(2 * self.by_hash.len(), |id| slots.get(*id).hash);
         }

@@ -177,7 +177,7 @@ impl Paths {
 
     /// Gives the room back that the table of edges does not need any more.
     pub(super) fn shrink(&mut self) {
-        if is_roomy(self.edges.len(), self.edges.capacity()) {
+        if is_roomy(self.edges.len(), self.edges.num_buckets()) {
             let (nodes, seed) = (&self.nodes, self.seed);
             let rehash = |edge: &Edge| edge_hash(seed, edge.parent, nodes.get(edge.node).tokens);
             self.edges.shrink_to(2 * self.edges.len(), rehash);

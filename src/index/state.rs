@@ -19,26 +19,29 @@ const NO_MODEL: u32 = u32::MAX;
 pub(super) struct State {
     paths: Paths,
     slots: BTreeMap<StreamId, u32>,
-    streams: Pages<Option<Box<Described>>>,
+    streams: Pages<Described>,
     models: Interner<String>,
     hasher: RandomState,
 }
 
-#[derive(Debug)]
+/// A stream. What an answer needs of it stands beside each other, without a way through its blocks.
+#[derive(Debug, Default)]
 struct Described {
     id: StreamId,
     model: u32,
-    stream: Stream,
+    /// `None` in a slot that is free.
+    stream: Option<Box<Stream>>,
 }
 
 impl State {
     pub(super) fn apply<'a>(&mut self, id: StreamId, events: impl IntoIterator<Item = &'a EventData>) {
         let slot = self.slot(id);
-        let Some(described) = self.streams.get_mut(slot) else { return };
-        for event in events {
-            described.stream.apply(&mut self.paths, event);
+        if let Some(stream) = &mut self.streams.get_mut(slot).stream {
+            for event in events {
+                stream.apply(&mut self.paths, event);
+            }
+            stream.shrink();
         }
-        described.stream.shrink();
         self.tidy();
     }
 
@@ -47,15 +50,14 @@ impl State {
         if let Some(slot) = self.slots.get(&id) {
             return *slot;
         }
-        let slot = self.streams.add(None);
-        let described = Described { id, model: NO_MODEL, stream: Stream::new(slot) };
-        *self.streams.get_mut(slot) = Some(Box::new(described));
+        let slot = self.streams.add(Described { id, model: NO_MODEL, stream: None });
+        self.streams.get_mut(slot).stream = Some(Box::new(Stream::new(slot)));
         self.slots.insert(id, slot);
         slot
     }
 
     fn stream(&self, id: StreamId) -> Option<&Described> {
-        self.streams.get(*self.slots.get(&id)?).as_deref()
+        Some(self.streams.get(*self.slots.get(&id)?))
     }
 
     /// Gives memory back after blocks went.
@@ -64,8 +66,8 @@ impl State {
         if self.paths.is_sparse() {
             let moved = self.paths.compact();
             for slot in self.slots.values() {
-                if let Some(described) = self.streams.get_mut(*slot) {
-                    described.stream.move_nodes(&moved);
+                if let Some(stream) = &mut self.streams.get_mut(*slot).stream {
+                    stream.move_nodes(&moved);
                 }
             }
         }
@@ -77,10 +79,8 @@ impl State {
             self.models.intern(hash, name.to_owned())
         });
         let slot = self.slot(id);
-        if let Some(described) = self.streams.get_mut(slot) {
-            let old = std::mem::replace(&mut described.model, model);
-            self.release_model(old);
-        }
+        let old = std::mem::replace(&mut self.streams.get_mut(slot).model, model);
+        self.release_model(old);
     }
 
     fn release_model(&mut self, model: u32) {
@@ -91,8 +91,8 @@ impl State {
 
     pub(super) fn clear(&mut self, id: StreamId) -> bool {
         let Some(slot) = self.slots.get(&id).copied() else { return false };
-        if let Some(described) = self.streams.get_mut(slot) {
-            described.stream.reset(&mut self.paths);
+        if let Some(stream) = &mut self.streams.get_mut(slot).stream {
+            stream.reset(&mut self.paths);
         }
         self.tidy();
         true
@@ -100,10 +100,11 @@ impl State {
 
     pub(super) fn remove_stream(&mut self, id: StreamId) -> bool {
         let Some(slot) = self.slots.remove(&id) else { return false };
-        if let Some(mut described) = self.streams.remove(slot) {
-            described.stream.reset(&mut self.paths);
-            self.release_model(described.model);
+        let described = self.streams.remove(slot);
+        if let Some(mut stream) = described.stream {
+            stream.reset(&mut self.paths);
         }
+        self.release_model(described.model);
         self.tidy();
         true
     }
@@ -127,12 +128,12 @@ impl State {
             return Vec::new();
         }
         let takes_part = |slot: u32| {
-            let Some(described) = self.streams.get(slot) else { return false };
+            let described = self.streams.get(slot);
             model.flatten().is_none_or(|model| described.model == model)
                 && options.streams.is_none_or(|streams| streams.contains(&described.id))
         };
         let takes_all = model.is_none() && options.streams.is_none();
-        let id_of = |slot: u32| self.streams.get(slot).as_ref().map(|described| described.id);
+        let id_of = |slot: u32| self.streams.get(slot).id;
         let takes_part = |slot| takes_all || takes_part(slot);
         find_matches(&self.paths, prompt, options.early_exit, takes_part, &id_of)
     }
@@ -143,21 +144,21 @@ impl State {
     }
 
     pub(super) fn dump(&self, id: StreamId) -> Vec<EventData> {
-        self.stream(id).map_or_else(Vec::new, |described| described.stream.dump(&self.paths))
+        self.ask(id, |stream| stream.dump(&self.paths)).unwrap_or_default()
     }
 
     /// What a stream is asked, if it is there.
     pub(super) fn ask<T>(&self, id: StreamId, question: impl FnOnce(&Stream) -> T) -> Option<T> {
-        self.stream(id).map(|described| question(&described.stream))
+        self.stream(id)?.stream.as_deref().map(question)
     }
 
     #[cfg(test)]
     pub(super) fn check(&self) {
         let mut at_nodes = std::collections::HashMap::new();
         for (slot, described) in self.streams.iter() {
-            let described = described.as_ref().expect("a slot in use has a stream");
-            assert_eq!((self.slots.get(&described.id), described.stream.slot), (Some(&slot), slot));
-            described.stream.check(&self.paths, &mut at_nodes);
+            let stream = described.stream.as_ref().expect("a slot in use has a stream");
+            assert_eq!((self.slots.get(&described.id), stream.slot), (Some(&slot), slot));
+            stream.check(&self.paths, &mut at_nodes);
         }
         self.paths.check(&at_nodes);
     }
@@ -176,10 +177,10 @@ impl State {
             ..Counters::default()
         };
         for (_, described) in self.streams.iter() {
-            let Some(described) = described else { continue };
-            counters.blocks += described.stream.held();
-            counters.ghosts += described.stream.ghosts.len();
-            counters.heap_bytes += size_of::<Described>() + described.stream.heap_bytes();
+            let Some(stream) = &described.stream else { continue };
+            counters.blocks += stream.held();
+            counters.ghosts += stream.ghosts.len();
+            counters.heap_bytes += size_of::<Stream>() + stream.heap_bytes();
         }
         counters
     }

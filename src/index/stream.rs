@@ -17,7 +17,7 @@ use crate::event::{Block, BlockHash, Cleared, EventData, Removed, StorageTier, S
 
 use super::digest::{Digest, term};
 use super::entries::{Entries, Facts, START, UNKNOWN};
-use super::hash::{SlotMap, is_roomy};
+use super::hash::{SlotMap, shrink_map};
 use super::holders::Shape;
 use super::holds::{Holds, NOT_HELD};
 use super::kids::Kids;
@@ -26,6 +26,9 @@ use super::tags::Tags;
 
 /// Ghosts that are always allowed; more than this and twice the held blocks, and the stream is folded anew.
 const GHOSTS_SPARE: usize = 1024;
+
+/// Longest list that is kept from event to event.
+const FOUND_KEPT: usize = 64;
 
 /// The state of one stream. All its methods take the tree of paths that all streams share.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub(super) struct Stream {
     pub(super) to_detach: Vec<u32>,
     /// Built when it is needed.
     pub(super) kids: Kids,
+    /// Room for where the blocks of an event are.
+    found: Vec<Option<u32>>,
     digest: u128,
     held: usize,
 }
@@ -69,6 +74,7 @@ impl Stream {
             stranded: BTreeSet::new(),
             to_detach: Vec::new(),
             kids: Kids::default(),
+            found: Vec::new(),
             digest: 0,
             held: 0,
         }
@@ -105,9 +111,7 @@ impl Stream {
     /// Gives the room back that the tables do not need any more.
     pub(super) fn shrink(&mut self) {
         self.entries.shrink();
-        if is_roomy(self.ghosts.len(), self.ghosts.capacity()) {
-            self.ghosts.shrink_to(2 * self.ghosts.len());
-        }
+        shrink_map(&mut self.ghosts);
     }
 
     fn store(&mut self, paths: &mut Paths, stored: &Stored) {
@@ -118,8 +122,10 @@ impl Stream {
         let tag = self.tags.intern(&stored.lora, &stored.salt);
         let mut repeats = Repeats::new(&stored.blocks);
         let mut before = stored.parent.map_or(Before::Start, Before::Named);
+        let mut found = std::mem::take(&mut self.found);
+        self.entries.find_all(stored.blocks.iter().map(|block| block.block_hash.0), &mut found);
         for (at, block) in stored.blocks.iter().enumerate() {
-            let known = self.entries.find(block.block_hash.0);
+            let known = self.entries.find_again(block.block_hash.0, found[at]);
             let (slot, is_new) = match known {
                 None => self.discover(paths, before, block, place, tag),
                 Some(slot) => {
@@ -137,8 +143,16 @@ impl Stream {
             };
             before = Before::Slot { slot, is_new };
         }
+        self.keep_room(found);
         self.tags.release(tag);
         self.holds.release_place(place);
+    }
+
+    /// Keeps the list of what was found for the next event, unless it is large.
+    fn keep_room(&mut self, found: Vec<Option<u32>>) {
+        if found.capacity() <= FOUND_KEPT {
+            self.found = found;
+        }
     }
 
     /// Adds a block that is not known. Says its slot, and whether it cannot have a child.
@@ -219,8 +233,10 @@ impl Stream {
         let Some(place) = self.holds.known_place(&removed.placement) else { return };
         // Only a block that is still held after it was taken once could be taken twice.
         let mut still_held = HashSet::new();
-        for hash in &removed.block_hashes {
-            let Some(slot) = self.entries.find(hash.0) else { continue };
+        let mut found = std::mem::take(&mut self.found);
+        self.entries.find_all(removed.block_hashes.iter().map(|hash| hash.0), &mut found);
+        for (hash, found) in removed.block_hashes.iter().zip(&found) {
+            let Some(slot) = self.entries.find_again(hash.0, *found) else { continue };
             let count = self.holds.count(self.entries.facts(slot).hold, place);
             if count == 0 || still_held.contains(hash) {
                 continue;
@@ -230,6 +246,7 @@ impl Stream {
             }
             self.set_count(paths, slot, place, count - 1);
         }
+        self.keep_room(found);
         self.holds.release_place(place);
     }
 
@@ -387,6 +404,7 @@ impl Stream {
             + self.ghosts.allocation_size()
             + self.kids.heap_bytes()
             + self.to_detach.capacity() * size_of::<u32>()
+            + self.found.capacity() * size_of::<Option<u32>>()
             + stranded
     }
 }
