@@ -97,7 +97,7 @@ fn memory_is_what_is_live_and_is_told() {
     for chain in 0..1_000_000_u64 {
         let event = stored(1000 + chain, 0..3, &nowhere, None);
         let EventData::Stored(mut below) = event else { unreachable!("it is stored") };
-        below.parent = Some(BlockHash(spread((chain % 10) << 12 | chain % 300)));
+        below.parent = Some(BlockHash(spread(((chain % 10) << 12) | (chain % 300))));
         branches.index.apply(stream, &EventData::Stored(below));
         let mut gone = removed(1000 + chain, 0..3, &nowhere);
         if let EventData::Removed(removed) = &mut gone

@@ -14,7 +14,7 @@ use super::Pair;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Apply(StreamId, EventData),
+    Apply(StreamId, Box<EventData>),
     Clear(StreamId),
     RemoveStream(StreamId),
     RemoveWorker(WorkerId),
@@ -111,7 +111,7 @@ impl World {
     fn operation(self) -> impl Strategy<Value = Operation> {
         let stream = (1..3_u64, 0..2_u32).prop_map(|(worker, rank)| StreamId::new(worker, rank));
         prop_oneof![
-            60 => (stream.clone(), self.event()).prop_map(|(stream, event)| Operation::Apply(stream, event)),
+            60 => (stream.clone(), self.event()).prop_map(|(stream, event)| Operation::Apply(stream, Box::new(event))),
             1 => stream.clone().prop_map(Operation::Clear),
             1 => stream.prop_map(Operation::RemoveStream),
             1 => (1..3_u64).prop_map(|worker| Operation::RemoveWorker(WorkerId(worker))),
