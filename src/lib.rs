@@ -6,6 +6,7 @@ pub mod codec;
 pub mod engine;
 mod error;
 pub mod event;
+pub mod index;
 pub mod journal;
 mod store;
 

@@ -1,0 +1,256 @@
+//! The blocks that one stream knows: those it holds, and those that a held block hangs below.
+//!
+//! Twenty bytes a block, in slots that keep the order of events, found by a table of slot numbers. What fits no 20
+//! bytes stands aside, which is rare.
+
+use hashbrown::HashTable;
+
+use super::hash::{SlotMap, is_roomy, mix2, seed, shrink_map};
+use super::holds::NOT_HELD;
+use super::pages::Pages;
+
+/// In place of a parent: the block starts a prompt.
+pub(super) const START: u32 = u32::MAX;
+/// In place of a parent: nothing is known of the block but that others hang below it.
+pub(super) const UNKNOWN: u32 = u32::MAX - 1;
+
+/// A block.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, packed(4))]
+pub(super) struct Entry {
+    pub(super) block_hash: u64,
+    /// Its node in the tree of paths.
+    pub(super) node: u32,
+    /// The slot of the block before it, [`START`] or [`UNKNOWN`].
+    pub(super) parent: u32,
+    /// Its facts as far as they fit, a number below each limit.
+    facts: u32,
+}
+
+impl Entry {
+    /// The slot of the block before it, if that is known.
+    #[inline]
+    pub(super) fn parent_slot(self) -> Option<u32> {
+        (self.parent < UNKNOWN).then_some(self.parent)
+    }
+}
+
+/// What else is known of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// Blocks that have this one before them.
+    pub(super) kids: u32,
+    /// The combination of its holds; [`NOT_HELD`] for one that is only remembered.
+    pub(super) hold: u32,
+    /// Number of its LoRA adapter and salt; 0 for neither.
+    pub(super) tag: u32,
+    /// Whether its tokens are not known.
+    pub(super) no_tokens: bool,
+}
+
+impl Facts {
+    pub(super) fn is_held(self) -> bool {
+        self.hold != NOT_HELD
+    }
+
+    const KIDS_BITS: u32 = 14;
+    const HOLD_BITS: u32 = 9;
+    const TAG_BITS: u32 = 7;
+    const NO_TOKENS: u32 = 1 << 30;
+    const ASIDE: u32 = 1 << 31;
+
+    /// All in one number, if they fit.
+    #[inline]
+    fn packed(self) -> Option<u32> {
+        let fits = self.kids >> Self::KIDS_BITS | self.hold >> Self::HOLD_BITS | self.tag >> Self::TAG_BITS;
+        let packed = self.kids
+            | self.hold << Self::KIDS_BITS
+            | self.tag << (Self::KIDS_BITS + Self::HOLD_BITS)
+            | if self.no_tokens { Self::NO_TOKENS } else { 0 };
+        (fits == 0).then_some(packed)
+    }
+
+    #[inline]
+    fn unpacked(packed: u32) -> Self {
+        let field = |shift: u32, bits: u32| packed >> shift & ((1 << bits) - 1);
+        Self {
+            kids: field(0, Self::KIDS_BITS),
+            hold: field(Self::KIDS_BITS, Self::HOLD_BITS),
+            tag: field(Self::KIDS_BITS + Self::HOLD_BITS, Self::TAG_BITS),
+            no_tokens: packed & Self::NO_TOKENS != 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Entries {
+    slots: Pages<Entry>,
+    by_hash: HashTable<u32>,
+    /// Facts that do not fit an entry.
+    aside: SlotMap<Facts>,
+    seed: u64,
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self { slots: Pages::default(), by_hash: HashTable::new(), aside: SlotMap::default(), seed: seed() }
+    }
+}
+
+impl Entries {
+    #[inline]
+    pub(super) fn find(&self, block_hash: u64) -> Option<u32> {
+        let is_it = |slot: &u32| self.get(*slot).block_hash == block_hash;
+        self.by_hash.find(mix2(self.seed, block_hash), is_it).copied()
+    }
+
+    /// Finds many blocks at once: nothing waits for another, so the processor fetches them side by side.
+    pub(super) fn find_all(&self, hashes: impl Iterator<Item = u64>, found: &mut Vec<Option<u32>>) {
+        found.clear();
+        found.extend(hashes.map(|hash| self.find(hash)));
+    }
+
+    /// The slot of a block, given where it was found a moment ago.
+    #[inline]
+    pub(super) fn find_again(&self, block_hash: u64, found: Option<u32>) -> Option<u32> {
+        // A free slot holds hash 0, which is a legal hash.
+        match found {
+            Some(slot)
+                if self.slots.peek(slot).is_some_and(|entry| entry.block_hash == block_hash)
+                    && self.is_live(slot) =>
+            {
+                Some(slot)
+            }
+            _ => self.find(block_hash),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, slot: u32) -> Entry {
+        *self.slots.get(slot)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: u32) -> &mut Entry {
+        self.slots.get_mut(slot)
+    }
+
+    /// Adds a block that is not there yet: after `before` where that slot is free.
+    #[inline]
+    pub(super) fn add(&mut self, before: u32, block_hash: u64, node: u32, parent: u32, facts: Facts) -> u32 {
+        let entry = Entry { block_hash, node, parent, facts: 0 };
+        let slot = self.slots.add_after(before, entry);
+        let (slots, seed) = (&self.slots, self.seed);
+        let rehash = |slot: &u32| mix2(seed, slots.get(*slot).block_hash);
+        self.by_hash.insert_unique(mix2(seed, block_hash), slot, rehash);
+        self.set_facts(slot, facts);
+        slot
+    }
+
+    /// Removes a block.
+    #[inline]
+    pub(super) fn remove(&mut self, slot: u32) {
+        let entry = self.slots.remove(slot);
+        if entry.facts & Facts::ASIDE != 0 {
+            self.aside.remove(&slot);
+        }
+        let hash = mix2(self.seed, entry.block_hash);
+        if let Ok(found) = self.by_hash.find_entry(hash, |other| *other == slot) {
+            found.remove();
+        }
+    }
+
+    #[inline]
+    pub(super) fn facts(&self, slot: u32) -> Facts {
+        let packed = self.get(slot).facts;
+        if packed & Facts::ASIDE == 0 {
+            return Facts::unpacked(packed);
+        }
+        self.aside.get(&slot).copied().unwrap_or_default()
+    }
+
+    #[inline]
+    pub(super) fn set_facts(&mut self, slot: u32, facts: Facts) {
+        let was_aside = self.get(slot).facts & Facts::ASIDE != 0;
+        match facts.packed() {
+            Some(packed) => {
+                self.slots.get_mut(slot).facts = packed;
+                if was_aside {
+                    self.aside.remove(&slot);
+                }
+            }
+            None => {
+                self.slots.get_mut(slot).facts = Facts::ASIDE;
+                self.aside.insert(slot, facts);
+            }
+        }
+    }
+
+    /// All blocks, in the order of their slots.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Entry)> {
+        self.slots.iter().map(|(slot, entry)| (slot, *entry))
+    }
+
+    pub(super) fn is_live(&self, slot: u32) -> bool {
+        self.slots.is_live(slot)
+    }
+
+    /// One past the highest slot.
+    pub(super) fn end(&self) -> u32 {
+        self.slots.end()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Notes where all nodes moved to.
+    pub(super) fn move_nodes(&mut self, moved: &[u32]) {
+        for slot in 0..self.end() {
+            if self.is_live(slot) {
+                let node = &mut self.slots.get_mut(slot).node;
+                *node = moved[*node as usize];
+            }
+        }
+    }
+
+    /// Gives the room back that the tables do not need any more.
+    pub(super) fn shrink(&mut self) {
+        if is_roomy(self.by_hash.len(), self.by_hash.num_buckets()) {
+            let (slots, seed) = (&self.slots, self.seed);
+            let rehash = |slot: &u32| mix2(seed, slots.get(*slot).block_hash);
+            self.by_hash.shrink_to(2 * self.by_hash.len(), rehash);
+        }
+        shrink_map(&mut self.aside);
+    }
+
+    pub(super) fn is_sparse(&self) -> bool {
+        self.slots.is_sparse()
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.slots.heap_bytes() + self.by_hash.allocation_size() + self.aside.allocation_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_come_back_whether_they_fit_or_stand_aside() {
+        let mut entries = Entries::default();
+        let slot = entries.add(START, 7, 3, START, Facts::default());
+        for (kids, hold, tag) in [(1, 2, 3), (1 << 14, 1, 1), (1, 1 << 9, 1), (1, 1, 1 << 7), (5, 511, 127)] {
+            for no_tokens in [false, true] {
+                let facts = Facts { kids, hold, tag, no_tokens };
+                entries.set_facts(slot, facts);
+                assert_eq!(entries.facts(slot), facts);
+            }
+        }
+        assert!(entries.aside.is_empty(), "the last fit again");
+        assert_eq!((entries.find(7), entries.find(8)), (Some(slot), None));
+        entries.remove(slot);
+        assert_eq!(entries.find(7), None);
+    }
+}
