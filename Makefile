@@ -28,7 +28,8 @@ lint:
 # fetched from GitHub; where that cannot be reached, it is said and the rest is checked.
 deny: export PATH := $(PATH):$(TOOLS)/bin
 deny:
-	@command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked cargo-deny@$(DENY_VERSION) --root $(TOOLS)
+	@command -v cargo-deny >/dev/null || CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	$(CARGO) install --quiet --locked cargo-deny@$(DENY_VERSION) --root $(TOOLS)
 	$(CARGO) deny check bans licenses sources
 	@if $(CARGO) deny fetch db >/dev/null 2>&1; then $(CARGO) deny check advisories; \
 	else echo "NOT CHECKED: advisories, whose database cannot be reached from here" >&2; fi
