@@ -18,7 +18,8 @@ use kvjournal::event::{
     Placement, Removed, StorageTier, Stored, TokensHash, Unknown, WorkerId,
 };
 use kvjournal::journal::{
-    Config, Durability, FORMAT, Journal, JournalView, NewEvent, RankInfo, Source, migrate, verify,
+    CompactOptions, Config, Durability, FORMAT, Journal, JournalView, NewEvent, RankInfo, Source, migrate,
+    verify,
 };
 use serde_json::{Value, json};
 use support::files::contents;
@@ -178,7 +179,19 @@ fn each_kind() -> Vec<NewEvent> {
     data.into_iter().enumerate().map(event).collect()
 }
 
-/// Writes the fixture's journal: two openings, two ranks, a trim, cursors of all sorts, rows large enough for fences.
+/// What a compacted history is made of: a block that is gone, in front of one that is held.
+fn held_in_part() -> [NewEvent; 2] {
+    let block = |hash| Block { block_hash: BlockHash(hash), tokens_hash: Some(TokensHash(hash)), mm: None };
+    let stored = EventData::Stored(Stored { blocks: vec![block(8), block(9)], ..Stored::default() });
+    let removed = EventData::Removed(Removed { block_hashes: vec![BlockHash(8)], ..Removed::default() });
+    let payload = |bytes: &'static [u8]| Some(bytes.into());
+    [
+        NewEvent { payload: payload(b"what nobody can cut"), ..stored.into() },
+        NewEvent { payload: payload(b"nor this"), ..removed.into() },
+    ]
+}
+
+/// Writes the fixture's journal: two openings, two ranks, a trim, a compaction, cursors of all sorts, rows large enough for fences.
 fn write_journal(dir: &Path) {
     let source = |sequence: u64| Source {
         endpoint: "tcp://127.0.0.1:5557".into(),
@@ -201,12 +214,17 @@ fn write_journal(dir: &Path) {
         for rank in RANKS {
             second.append_batch(rank, &source(sequence), &events).unwrap();
         }
+        if sequence == 1 {
+            second.append(RANKS[1], &held_in_part()).unwrap();
+        }
         second.sync().unwrap();
     }
     // One rank's cursor stands in its newest frame, the other's in its row.
     second.append_batch(RANKS[1], &source(4), &[]).unwrap();
     second.sync().unwrap();
     assert_eq!(second.trim(RANKS[0], 12).unwrap(), 10, "to the end of a frame");
+    let compacted = second.compact(RANKS[1], 1_015, CompactOptions::default()).unwrap();
+    assert_eq!((compacted.horizon, compacted.events), (1_011, 2), "a history of its own");
     second.close().unwrap();
 }
 

@@ -231,8 +231,7 @@ impl FrameBuilder {
         }
     }
 
-    /// A frame whose events keep the ids they have. It is read already, and written once there is compaction.
-    #[cfg(test)]
+    /// A frame of a compacted history, whose events keep the ids they have.
     pub(crate) fn sparse() -> Self {
         Self { sparse: true, ..Self::new(0) }
     }

@@ -16,7 +16,8 @@ const CHUNK_BYTES: usize = 96 * 1024;
 
 const AT_JOURNAL: usize = 4;
 const AT_RANK: usize = AT_JOURNAL + 16;
-const AT_FIRST: usize = AT_RANK + 4;
+const AT_GENERATION: usize = AT_RANK + 4;
+const AT_FIRST: usize = AT_GENERATION + 4;
 const AT_CHUNK: usize = AT_FIRST + 8;
 const AT_EPOCH: usize = AT_CHUNK + 4;
 const AT_LEN: usize = AT_EPOCH + 8;
@@ -39,6 +40,8 @@ pub(crate) fn digest(payloads: &[Option<Bytes>]) -> (u32, u32) {
 pub(crate) struct PayloadRows {
     pub(crate) journal: [u8; 16],
     pub(crate) rank: u32,
+    /// Of the tree that the rows are in.
+    pub(crate) generation: u32,
     pub(crate) first: EventId,
     pub(crate) epoch: u64,
 }
@@ -60,6 +63,7 @@ impl PayloadRows {
         row.put_slice(&PAYLOAD_MAGIC);
         row.put_slice(&self.journal);
         row.put_u32(self.rank);
+        row.put_u32(self.generation);
         row.put_u64(self.first);
         row.put_u32(index);
         row.put_u64(self.epoch);
@@ -75,6 +79,8 @@ impl PayloadRows {
 pub(crate) struct PayloadChunk {
     pub(crate) journal: [u8; 16],
     pub(crate) rank: u32,
+    /// Of the tree that the rows are in.
+    pub(crate) generation: u32,
     pub(crate) first: EventId,
     pub(crate) index: u32,
     pub(crate) epoch: u64,
@@ -100,6 +106,7 @@ impl PayloadChunk {
         let chunk = Self {
             journal: bytes[AT_JOURNAL..AT_RANK].try_into().ok()?,
             rank: u32_at(AT_RANK)?,
+            generation: u32_at(AT_GENERATION)?,
             first: u64_at(AT_FIRST)?,
             index: u32_at(AT_CHUNK)?,
             epoch: u64_at(AT_EPOCH)?,
@@ -157,6 +164,7 @@ mod tests {
                 (0, "magic"),
                 (AT_JOURNAL, "journal"),
                 (AT_RANK, "rank"),
+                (AT_GENERATION, "generation"),
                 (AT_FIRST, "first"),
                 (AT_CHUNK, "chunk"),
                 (AT_EPOCH, "epoch"),

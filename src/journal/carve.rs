@@ -29,8 +29,8 @@ pub(crate) struct Carved {
     pub(crate) ranks: BTreeMap<u32, RankRow>,
     /// By rank and first id: each version, with its place.
     pub(crate) frames: BTreeMap<(u32, EventId), Vec<(FrameHeader, Place)>>,
-    /// By rank, first id, epoch and chunk.
-    pub(crate) payloads: BTreeMap<(u32, EventId, u64, u32), Place>,
+    /// By rank, generation, first id, epoch and chunk.
+    pub(crate) payloads: BTreeMap<(u32, u32, EventId, u64, u32), Place>,
 }
 
 /// Where something was found: which file, and where in it.
@@ -101,7 +101,8 @@ impl Carved {
             }
         } else if bytes.starts_with(&PAYLOAD_MAGIC) {
             if let Some((chunk, _)) = PayloadChunk::parse_prefix(&window.slice(at..)) {
-                self.payloads.insert((chunk.rank, chunk.first, chunk.epoch, chunk.index), place);
+                let key = (chunk.rank, chunk.generation, chunk.first, chunk.epoch, chunk.index);
+                self.payloads.insert(key, place);
             }
         } else if bytes.starts_with(&SEALED_MAGIC) {
             if let Ok(identity) = decode_identity(bytes) {

@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::codec::{EncodedRecords, SourceCursor};
+use crate::codec::{EncodedRecords, SourceCursor, Stamp};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EngineTime, EventData, EventId, WorkerId};
-use crate::store::{RANKS_MAX, Store};
+use crate::store::{LOG, RANKS_MAX, Store};
 
+use super::compaction::{CompactOptions, Compacted, Compactor, Job, ask};
 use super::config::Config;
+use super::doomed::DoomedRows;
 use super::epochs::{Cursor, Epoch, Verdict, judge};
 use super::open::{Begun, Held, begin, hold};
 use super::queue::{Batch, Queue, Request};
@@ -24,9 +25,6 @@ use super::reader::Reader;
 use super::syncer::Syncer;
 use super::watermark::Reached;
 use super::writer::{Counters, Writer};
-
-/// How long a request to the writer may take: it stands behind one group and one sync, but a sync may be slow.
-const REQUEST_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// An event to append.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +89,7 @@ pub struct Journal {
     queue: Arc<Queue>,
     counters: Arc<Counters>,
     ranks: RwLock<BTreeMap<DpRank, Arc<Rank>>>,
+    compactor: Compactor,
     writer: Mutex<Option<JoinHandle<Result<()>>>>,
     /// It holds the folder too.
     store: StoreHandle,
@@ -124,13 +123,15 @@ impl Journal {
         for found in ranks {
             let rank = Arc::new(Rank::new(&found.row, found.head, config.durability, config.tail_bytes_max));
             queue.add_rank(&rank, found.head + 1, found.cursor.clone());
-            let trimming = found.row.trimmed > 0;
+            let doomed = DoomedRows::found(found.row.trimmed > 0, &found.doomed, Instant::now());
+            let next = found.row.generation.max(found.doomed.iter().copied().max().unwrap_or(0)) + 1;
+            rank.generations.store(next, Ordering::Relaxed);
             let writer = RankWriter {
                 previous: found.previous,
                 cursor: found.cursor,
                 row: found.row,
                 witnessed: found.head,
-                trimming,
+                doomed,
                 unsaved: false,
             };
             shared.insert(rank.id(), Arc::clone(&rank));
@@ -163,6 +164,7 @@ impl Journal {
             queue,
             counters,
             ranks: RwLock::new(shared),
+            compactor: Compactor::default(),
             writer: Mutex::new(Some(thread)),
             store: StoreHandle(held.store),
             config,
@@ -234,7 +236,7 @@ impl Journal {
             return Err(Error::Invalid(format!("rank {id}: a journal holds at most {RANKS_MAX} ranks")));
         }
         let rank = ranks.entry(id).or_insert_with(|| {
-            let row = super::rows::RankRow { rank: id.0, generation: 1, ..Default::default() };
+            let row = super::rows::RankRow { rank: id.0, ..Default::default() };
             let head = self.config.first_id - 1;
             Arc::new(Rank::new(&row, head, self.config.durability, self.config.tail_bytes_max))
         });
@@ -328,28 +330,57 @@ impl Journal {
     /// # Errors
     /// `Timeout`, `Poisoned` or `Closed`.
     pub fn sync(&self) -> Result<()> {
-        self.ask(Request::Sync)
+        ask(&self.queue, Request::Sync)
     }
 
-    /// Gives up the events of a rank at or below `to`, as far as whole frames go and never the newest frame, and
-    /// says where the horizon is then. Their space is freed bit by bit. The state they carried is given up with
-    /// them: a reader that is reset gets the events after the horizon only.
+    /// Compacts the events of a rank at or below `to`, as far as whole durable frames go and never the newest frame:
+    /// they are replaced by the least of them that leaves the same state, and the horizon moves there. Appends and
+    /// reads go on meanwhile. It takes memory of the order of the live state. One compaction runs at a time; another
+    /// waits for it.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown rank, `Damaged` if what is compacted cannot be read, `Timeout`, `Poisoned` or `Closed`.
+    /// Nothing is changed then.
+    pub fn compact(&self, rank: DpRank, to: EventId, options: CompactOptions) -> Result<Compacted> {
+        self.compact_with(rank, to, options, &|_, _| {})
+    }
+
+    /// Compacts, telling `progress` the ids read and those there are; it starts anew with each pass.
+    ///
+    /// # Errors
+    /// As [`Journal::compact`].
+    pub fn compact_with(
+        &self,
+        rank: DpRank,
+        to: EventId,
+        options: CompactOptions,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<Compacted> {
+        let rank = self.known_rank(rank)?;
+        self.compactor.compact(&self.job(&rank), to, options, progress)
+    }
+
+    /// Gives up the events of a rank at or below `to`, as far as whole durable frames go and never the newest frame,
+    /// and says where the horizon is then. Their space is freed bit by bit. The state they carried is given up with
+    /// them: a reader that is reset gets the events after the horizon only. [`Journal::compact`] keeps it.
     ///
     /// # Errors
     /// `Invalid` for an unknown rank, `Timeout`, `Poisoned` or `Closed`.
     pub fn trim(&self, rank: DpRank, to: EventId) -> Result<EventId> {
         let rank = self.known_rank(rank)?;
-        self.ask(|answer| Request::Trim { rank, to, answer })
+        self.compactor.trim(&self.job(&rank), to)
     }
 
-    fn ask<T>(&self, request: impl FnOnce(std::sync::mpsc::SyncSender<Result<T>>) -> Request) -> Result<T> {
-        let (answer, answered) = sync_channel(1);
-        self.queue.request(request(answer))?;
-        match answered.recv_timeout(REQUEST_WAIT_MAX) {
-            Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(Error::Timeout("the writer".into())),
-            Err(RecvTimeoutError::Disconnected) => Err(self.why_stopped()),
-        }
+    fn job<'a>(&'a self, rank: &'a Arc<Rank>) -> Job<'a> {
+        let stamp = Stamp {
+            journal: self.journal,
+            worker: self.worker,
+            rank: rank.id(),
+            generation: LOG,
+            epoch: self.epoch.number,
+            epoch_first: rank.view().epochs.last().map_or(0, |epoch| epoch.first),
+        };
+        Job { store: &self.store.0, queue: &self.queue, rank, stamp, generations: &rank.generations }
     }
 
     /// Reads a rank from an id on. At or below the horizon it starts with a reset.
@@ -425,6 +456,7 @@ impl Journal {
     }
 
     fn shut(&self) -> Result<()> {
+        self.compactor.stop.store(true, Ordering::Relaxed);
         self.queue.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         match writer.map(JoinHandle::join) {

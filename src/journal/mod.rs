@@ -2,7 +2,12 @@
 
 mod carve;
 mod clock;
+mod compact;
+mod compaction;
+#[cfg(test)]
+mod compaction_model;
 mod config;
+mod doomed;
 mod epochs;
 mod handle;
 #[cfg(test)]
@@ -23,6 +28,7 @@ mod view;
 mod watermark;
 mod writer;
 
+pub use compaction::{CompactOptions, Compacted};
 pub use config::{Config, Durability, GroupLimits};
 pub use epochs::{Cursor, EPOCHS_MAX, Epoch, ResetReason, Verdict, judge};
 pub use handle::{Journal, NewEvent, Source, Stats};

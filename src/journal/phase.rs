@@ -6,6 +6,10 @@ pub(crate) enum Phase {
     Open,
     Write,
     Sync,
+    /// Writes frames of a compacted history.
+    Compact,
+    /// Puts a compacted history in the place of what it was made of.
+    Replace,
     Trim,
     Close,
     Repair,
@@ -33,6 +37,8 @@ impl Phase {
             Self::Open => "open",
             Self::Write => "write",
             Self::Sync => "sync",
+            Self::Compact => "compact",
+            Self::Replace => "replace",
             Self::Trim => "trim",
             Self::Close => "close",
             Self::Repair => "repair",

@@ -9,12 +9,13 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::codec::{EncodedRecords, FrameBuilder, SourceCursor};
+use crate::codec::{BuiltFrame, EncodedRecords, FrameBuilder, SourceCursor};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EventId};
 
 use super::config::GroupLimits;
 use super::rank::Rank;
+use super::rows::History;
 
 /// The queue.
 #[derive(Debug)]
@@ -74,8 +75,30 @@ enum Mode {
 pub(crate) enum Request {
     /// Sync all that was appended before, and answer.
     Sync(SyncSender<Result<()>>),
-    /// Give up the events of a rank up to an id, and answer with the new horizon.
-    Trim { rank: Arc<Rank>, to: EventId, answer: SyncSender<Result<EventId>> },
+    /// Write frames of a history that is not the rank's yet.
+    Write { rank: DpRank, generation: u32, frames: Vec<BuiltFrame>, answer: SyncSender<Result<()>> },
+    /// Make a history that was written the rank's, in place of its events up to `base`.
+    Replace { rank: DpRank, replacement: Replacement, answer: SyncSender<Result<()>> },
+    /// Delete what was written of a history that came to nothing.
+    Abandon { rank: DpRank, generation: u32 },
+}
+
+/// What takes the place of a rank's oldest events.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replacement {
+    /// The end of a frame.
+    pub(crate) base: EventId,
+    pub(crate) generation: u32,
+    pub(crate) history: Option<History>,
+    /// For how long what it replaces can still be read.
+    pub(crate) grace: Duration,
+}
+
+impl Request {
+    /// Whether it comes after all that was appended before, and after a sync.
+    pub(crate) fn is_ordered(&self) -> bool {
+        !matches!(self, Self::Write { .. } | Self::Abandon { .. })
+    }
 }
 
 /// What the writer takes at once.
@@ -226,10 +249,14 @@ impl Queue {
         state.mode.check()?;
         let State { ranks, full, requests, appended, .. } = &mut *state;
         // Open frames take their place in the line: what is appended from now on comes after them.
-        for queue in ranks.values_mut().filter(|queue| !queue.open.is_empty()) {
-            full.push((Arc::clone(&queue.rank), queue.cut()));
+        let mut after = 0;
+        if request.is_ordered() {
+            for queue in ranks.values_mut().filter(|queue| !queue.open.is_empty()) {
+                full.push((Arc::clone(&queue.rank), queue.cut()));
+            }
+            after = *appended;
         }
-        requests.push_back((*appended, request));
+        requests.push_back((after, request));
         self.work.notify_one();
         Ok(())
     }
@@ -419,7 +446,7 @@ mod tests {
     fn while_the_disk_is_busy_only_full_frames_are_taken_and_no_more_than_a_group() {
         let group = GroupLimits { bytes_max: 100 * 1024, ..GroupLimits::default() };
         let queue = Queue::new(usize::MAX, group, false);
-        let row = RankRow { rank: 0, generation: 1, ..RankRow::default() };
+        let row = RankRow { rank: 0, ..RankRow::default() };
         let rank = Arc::new(Rank::new(&row, 0, Durability::Sync, 1));
         queue.add_rank(&rank, 1, None);
         let mut records = EncodedRecords::default();

@@ -1,6 +1,6 @@
 //! What readers and the writer share of one rank.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::codec::SourceCursor;
@@ -8,8 +8,9 @@ use crate::event::{DpRank, EventId};
 use crate::store::Tree;
 
 use super::config::Durability;
+use super::doomed::DoomedRows;
 use super::epochs::Epoch;
-use super::rows::RankRow;
+use super::rows::{History, RankRow};
 use super::tail::Tail;
 use super::watermark::Watermark;
 
@@ -25,6 +26,8 @@ pub(crate) struct Rank {
     /// Newest id on stable storage.
     pub(crate) durable: Watermark,
     pub(crate) tail: Tail,
+    /// Number of the next compacted history.
+    pub(crate) generations: AtomicU32,
     view: Mutex<RankView>,
 }
 
@@ -32,7 +35,10 @@ pub(crate) struct Rank {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RankView {
     pub(crate) tree: Tree,
-    pub(crate) payloads: Tree,
+    pub(crate) generation: u32,
+    pub(crate) history: Option<History>,
+    /// The history before, while readers that began it may still end it.
+    pub(crate) graced: Option<u32>,
     pub(crate) horizon: EventId,
     pub(crate) base: EventId,
     pub(crate) lost: Vec<(EventId, EventId)>,
@@ -48,6 +54,7 @@ impl Rank {
             shown: Watermark::new(head),
             durable: Watermark::new(head),
             tail: Tail::new(tail_bytes_max),
+            generations: AtomicU32::new(row.generation + 1),
             view: Mutex::new(RankView::of(row)),
         }
     }
@@ -86,12 +93,21 @@ impl RankView {
     pub(crate) fn of(row: &RankRow) -> Self {
         Self {
             tree: row.tree(),
-            payloads: row.payloads(),
+            generation: row.generation,
+            history: row.history,
+            graced: None,
             horizon: row.horizon,
             base: row.base,
             lost: row.lost.clone(),
             epochs: row.epochs.clone(),
         }
+    }
+}
+
+impl RankView {
+    /// Whether a compacted history is still there.
+    pub(crate) fn keeps(&self, generation: u32) -> bool {
+        self.generation == generation || self.graced == Some(generation)
     }
 }
 
@@ -105,8 +121,8 @@ pub(crate) struct RankWriter {
     pub(crate) cursor: Option<SourceCursor>,
     /// Durable head that the witness has.
     pub(crate) witnessed: EventId,
-    /// Rows of trimmed frames are left to delete.
-    pub(crate) trimming: bool,
+    /// Rows that are left to delete.
+    pub(crate) doomed: DoomedRows,
     /// The row must be saved and synced before anything of this opening leaves.
     pub(crate) unsaved: bool,
 }

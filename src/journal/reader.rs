@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::codec::{Frame, PayloadChunk, join_payloads};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EngineTime, EventData, EventId};
-use crate::store::{Row, Store, Tree};
+use crate::store::{LOG, Row, Store, Tree};
 
 use super::rank::Rank;
 use super::recover::parse_frame;
@@ -64,6 +64,8 @@ pub struct Reader {
     store: Arc<dyn Store>,
     rank: Arc<Rank>,
     start: Start,
+    /// What is read.
+    part: Part,
     /// Next id that is wanted.
     next: EventId,
     /// Last id of the frame before, once there was one: the next frame has to name it.
@@ -72,6 +74,15 @@ pub struct Reader {
     salvage: bool,
     with_payloads: bool,
     ahead: VecDeque<Frame>,
+}
+
+/// What a reader is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// The compacted history of this number: the state at `base`.
+    History { generation: u32, last: EventId, base: EventId },
+    /// The log.
+    Log,
 }
 
 impl std::fmt::Debug for Reader {
@@ -107,18 +118,49 @@ impl ReadFrame {
 
 impl Reader {
     pub(crate) fn new(store: Arc<dyn Store>, rank: Arc<Rank>, from: EventId, salvage: bool) -> Self {
-        let (horizon, base) = {
+        let (horizon, base, generation, history) = {
             let view = rank.view();
-            (view.horizon, view.base)
+            (view.horizon, view.base, view.generation, view.history)
         };
         let head = rank.visible().get();
-        let (start, next) = match from {
-            from if salvage => (Start::Continue, from.max(1)),
-            from if from <= horizon => (Start::Reset { horizon }, base + 1),
-            from if from > head + 1 => (Start::Ahead { head }, from),
-            from => (Start::Continue, from),
+        let (start, part, next) = match from {
+            from if salvage => (Start::Continue, Part::Log, from.max(1)),
+            from if from <= horizon => match history {
+                Some(history) => {
+                    let part = Part::History { generation, last: history.last, base };
+                    (Start::Reset { horizon }, part, 1)
+                }
+                None => (Start::Reset { horizon }, Part::Log, base + 1),
+            },
+            from if from > head + 1 => (Start::Ahead { head }, Part::Log, from),
+            from => (Start::Continue, Part::Log, from),
         };
-        Self { store, rank, start, next, chain: None, salvage, with_payloads: false, ahead: VecDeque::new() }
+        let ahead = VecDeque::new();
+        Self { store, rank, start, part, next, chain: None, salvage, with_payloads: false, ahead }
+    }
+
+    /// Reads what a reset rebuilds, whatever the horizon.
+    pub(crate) fn from_history(store: Arc<dyn Store>, rank: Arc<Rank>) -> Self {
+        Self::new(store, rank, 0, false)
+    }
+
+    /// Reads a history that is not the rank's yet; the log after it makes no sense.
+    pub(crate) fn of_generation(
+        store: Arc<dyn Store>,
+        rank: Arc<Rank>,
+        generation: u32,
+        last: EventId,
+    ) -> Self {
+        let part = Part::History { generation, last, base: EventId::MAX - 1 };
+        Self { part, next: 1, ..Self::new(store, rank, 0, false) }
+    }
+
+    /// Id of the next event of the log; `None` while a compacted history comes first.
+    pub(crate) fn position_in_log(&self) -> Option<EventId> {
+        match self.part {
+            Part::History { last, base, .. } => (self.chain == Some(last)).then_some(base + 1),
+            Part::Log => Some(self.next),
+        }
     }
 
     /// How the replay starts.
@@ -146,24 +188,69 @@ impl Reader {
     /// The next frame, or `None` if all that may be shown was read; then wait, or come again.
     ///
     /// # Errors
-    /// `Damaged` if a frame is missing or changed, `Trimmed` if it was given up meanwhile.
+    /// `Damaged` if a frame is missing or changed, `Trimmed` if it was given up meanwhile: start anew then.
     pub fn next_frame(&mut self) -> Result<Option<ReadFrame>> {
+        if let Part::History { generation, last, base } = self.part {
+            if self.chain != Some(last) {
+                return match self.next_of_history(generation, last) {
+                    // Whatever is found amiss in a history that is being deleted is no damage.
+                    Err(_) | Ok(None) if !self.rank.view().keeps(generation) => Err(self.trimmed(base)),
+                    frame => frame,
+                };
+            }
+            (self.part, self.chain, self.next) = (Part::Log, None, base + 1);
+        }
+        self.next_of_log()
+    }
+
+    fn next_of_history(&mut self, generation: u32, last: EventId) -> Result<Option<ReadFrame>> {
+        if self.ahead.is_empty() {
+            let tree = Tree::Events { rank: self.rank.id().0, generation };
+            self.read_ahead(tree, last)?;
+        }
+        match self.ahead.pop_front() {
+            Some(frame) if frame.header().previous == self.chain.unwrap_or(0) => {
+                self.deliver(frame, None).map(Some)
+            }
+            frame => {
+                let missing = self.next..=frame.map_or(last, |frame| frame.header().first - 1);
+                let what = "the compacted history does not hold them any more";
+                Err(Error::damaged_ids(self.rank.id(), missing, what))
+            }
+        }
+    }
+
+    fn next_of_log(&mut self) -> Result<Option<ReadFrame>> {
         let limit = self.rank.visible().get();
         if self.next > limit {
             return Ok(None);
         }
-        if self.ahead.is_empty()
+        let mut payloads = None;
+        let mut frame = self.ahead.pop_front();
+        if frame.is_none()
             && let Some(entry) = self.rank.tail.at_or_above(self.next)
         {
-            return self.deliver(entry.frame, Some(entry.payloads), limit);
+            payloads = Some(entry.payloads);
+            frame = Some(entry.frame);
         }
-        if self.ahead.is_empty() {
-            self.read_ahead(limit)?;
+        if frame.is_none() {
+            let tree = self.rank.view().tree;
+            self.read_ahead(tree, limit)?;
+            frame = self.ahead.pop_front();
         }
-        match self.ahead.pop_front() {
-            Some(frame) => self.deliver(frame, None, limit),
+        match frame {
+            Some(frame) if frame.header().first > limit => Ok(None),
+            Some(frame) => {
+                self.check_chain(&frame)?;
+                self.deliver(frame, payloads).map(Some)
+            }
             None => self.nothing_there(limit),
         }
+    }
+
+    fn trimmed(&self, wanted: EventId) -> Error {
+        let horizon = self.rank.view().horizon;
+        Error::Trimmed { rank: self.rank.id(), wanted, horizon }
     }
 
     /// Blocks until there is something to read.
@@ -191,26 +278,17 @@ impl Reader {
         }
     }
 
-    fn deliver(
-        &mut self,
-        frame: Frame,
-        payloads: Option<Arc<[Option<Bytes>]>>,
-        limit: EventId,
-    ) -> Result<Option<ReadFrame>> {
+    fn deliver(&mut self, frame: Frame, payloads: Option<Arc<[Option<Bytes>]>>) -> Result<ReadFrame> {
         let header = *frame.header();
-        if header.first > limit {
-            return Ok(None);
-        }
-        self.check_chain(&frame)?;
         let payloads = match payloads {
             Some(payloads) if self.with_payloads => payloads,
-            None if self.with_payloads && header.payload_len > 0 => self.read_payloads(&frame)?.into(),
+            None if self.with_payloads && header.payload_len > 0 => self.payloads_of(&frame)?.into(),
             _ => Arc::new([]),
         };
         let from = self.next;
         self.next = header.last + 1;
         self.chain = Some(header.last);
-        Ok(Some(ReadFrame { frame, from, payloads }))
+        Ok(ReadFrame { frame, from, payloads })
     }
 
     /// Each frame names the one before it; what is between them was never given, or is lost.
@@ -222,24 +300,23 @@ impl Reader {
             None if header.previous < self.next => return Ok(()),
             None => self.next..=header.first - 1,
         };
-        let (horizon, base, known) = {
+        let (base, known) = {
             let view = self.rank.view();
             let known =
                 view.lost.iter().any(|(first, last)| first <= missing.start() && *last >= header.previous);
-            (view.horizon, view.base, known)
+            (view.base, known)
         };
         if self.salvage && (known || header.previous <= base) {
             return Ok(());
         }
         if *missing.start() <= base {
-            return Err(Error::Trimmed { rank: self.rank.id(), wanted: *missing.start(), horizon });
+            return Err(self.trimmed(*missing.start()));
         }
         let what = format!("the frame of event {} follows event {}", header.first, header.previous);
         Err(Error::damaged_ids(self.rank.id(), missing, what))
     }
 
-    fn read_ahead(&mut self, limit: EventId) -> Result<()> {
-        let tree = self.rank.view().tree;
+    fn read_ahead(&mut self, tree: Tree, limit: EventId) -> Result<()> {
         let start = match self.store.at_or_below(tree, &frame_key(self.next))? {
             Some((key, _)) => key,
             None => frame_key(self.next).to_vec(),
@@ -283,9 +360,11 @@ impl Reader {
         Err(Error::damaged_ids(self.rank.id(), ids, "no frame holds them"))
     }
 
-    fn read_payloads(&self, frame: &Frame) -> Result<Vec<Option<Bytes>>> {
+    /// The payloads of a frame's events, one entry an event.
+    pub(crate) fn payloads_of(&self, frame: &Frame) -> Result<Vec<Option<Bytes>>> {
         let header = frame.header();
-        let tree = self.rank.view().payloads;
+        let generation = if let Part::History { generation, .. } = self.part { generation } else { LOG };
+        let tree = Tree::Payloads { rank: self.rank.id().0, generation };
         let chunks = read_payload_chunks(&*self.store, tree, header.first)?;
         join_payloads(&chunks, header.payload_len, header.payload_crc, header.count)
             .map_err(|e| Error::damaged_ids(self.rank.id(), header.first..=header.last, e))

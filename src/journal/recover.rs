@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::codec::{Frame, SourceCursor};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EventId, WorkerId};
-use crate::store::{Store, WitnessRank, WitnessState};
+use crate::store::{LOG, Store, Tree, WitnessRank, WitnessState};
 
 use super::rows::{FORMAT, Identity, RankRow, key_first, read_identity, read_ranks};
 
@@ -20,6 +20,8 @@ pub(crate) struct FoundRank {
     /// Newest id that was given.
     pub(crate) head: EventId,
     pub(crate) cursor: Option<SourceCursor>,
+    /// Numbers of compacted histories that are not the rank's.
+    pub(crate) doomed: Vec<u32>,
 }
 
 impl FoundRank {
@@ -75,7 +77,20 @@ pub(crate) fn find_ranks(
             return Err(Error::damaged_ids(DpRank(seen.rank), ids, "the row of the rank is missing"));
         }
     }
-    rows.into_iter().map(|row| find_rank(store, identity, witness, row)).collect()
+    let mut found =
+        rows.into_iter().map(|row| find_rank(store, identity, witness, row)).collect::<Result<Vec<_>>>()?;
+    for tree in store.trees()? {
+        let (Tree::Events { rank, generation } | Tree::Payloads { rank, generation }) = tree else {
+            continue;
+        };
+        let of_rank = found.iter_mut().find(|found| found.row.rank == rank);
+        if let Some(found) = of_rank.filter(|found| ![LOG, found.row.generation].contains(&generation))
+            && !found.doomed.contains(&generation)
+        {
+            found.doomed.push(generation);
+        }
+    }
+    Ok(found)
 }
 
 fn find_rank(
@@ -90,6 +105,7 @@ fn find_rank(
         previous: 0,
         head: row.floor.max(row.horizon),
         cursor: row.cursor.clone(),
+        doomed: Vec::new(),
         row,
     };
     if let Some((key, bytes)) = store.last(found.row.tree())? {
@@ -117,6 +133,7 @@ fn find_rank(
             found.cursor = Some(cursor);
         }
     }
+    check_history(store, &found.row)?;
     let durable = witness.durable_head(rank.0);
     if found.head < durable {
         let what = format!("the store ends at {}, the witness saw {durable}", found.head);
@@ -128,6 +145,20 @@ fn find_rank(
         return Err(Error::damaged(format!("rank {rank}: its row is older than epoch {}", witness.epoch)));
     }
     Ok(found)
+}
+
+/// Whether the compacted history ends where the row says; what is in it is checked when it is read.
+fn check_history(store: &dyn Store, row: &RankRow) -> Result<()> {
+    let Some(history) = row.history else { return Ok(()) };
+    let newest = store.last(Tree::Events { rank: row.rank, generation: row.generation })?;
+    let rank = DpRank(row.rank);
+    let last =
+        newest.map(|(_, bytes)| parse_frame(rank, bytes)).transpose()?.map(|frame| frame.header().last);
+    if last == Some(history.last) {
+        return Ok(());
+    }
+    let what = format!("compacted history {} ends at {last:?}, not at {}", row.generation, history.last);
+    Err(Error::damaged_ids(rank, 1..=row.base, what))
 }
 
 /// Removes payload rows whose frame never came: they are written first, and a crash may lie between.

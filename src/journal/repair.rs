@@ -14,7 +14,9 @@ use std::time::Duration;
 use crate::codec::{Frame, FrameHeader};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EventId};
-use crate::store::{Current, Folder, GenerationDir, SledStore, Store, WitnessRank, WitnessState, raw_files};
+use crate::store::{
+    Current, Folder, GenerationDir, LOG, SledStore, Store, Tree, WitnessRank, WitnessState, raw_files,
+};
 
 use super::carve::{Carved, Place, carve, read_chunk, read_frame};
 use super::clock::{now_us, since_1970};
@@ -172,8 +174,9 @@ fn write(
         let seen = witness.and_then(|witness| witness.ranks.iter().find(|seen| seen.rank == rank).copied());
         let known = carved.ranks.get(&rank);
         let chosen = choose(carved, identity, rank, known, seen, witness.map_or(0, |w| w.epoch));
-        let mut row = known.cloned().unwrap_or_else(|| RankRow { rank, generation: 1, ..RankRow::default() });
-        let saved = save_rank(files, carved, &store, &row, &chosen, repaired)?;
+        let mut row = known.cloned().unwrap_or_else(|| RankRow { rank, ..RankRow::default() });
+        save_history(files, carved, identity, &store, &mut row, repaired)?;
+        let saved = save_frames(files, carved, &store, &row, &chosen, repaired)?;
         settle(
             &mut row,
             &saved,
@@ -215,11 +218,14 @@ fn choose(
     let trimmed = known.map_or(0, |row| row.trimmed);
     let mut chosen: BTreeMap<EventId, (FrameHeader, Place)> = BTreeMap::new();
     for (header, place) in versions() {
-        if !ours(header) || header.last <= trimmed || header.last >= ends_at(header.epoch) {
+        if !ours(header)
+            || header.generation != LOG
+            || header.last <= trimmed
+            || header.last >= ends_at(header.epoch)
+        {
             continue;
         }
-        let newer =
-            |old: &(FrameHeader, Place)| (header.epoch, header.generation) > (old.0.epoch, old.0.generation);
+        let newer = |old: &(FrameHeader, Place)| header.epoch > old.0.epoch;
         if chosen.get(&header.first).is_none_or(newer) {
             chosen.insert(header.first, (*header, *place));
         }
@@ -227,8 +233,42 @@ fn choose(
     chosen.into_values().collect()
 }
 
+/// Saves the compacted history, if all of it is there: a state without some of its events would be wrong.
+fn save_history(
+    files: &[File],
+    carved: &Carved,
+    identity: &Identity,
+    store: &SledStore,
+    row: &mut RankRow,
+    repaired: &mut Repaired,
+) -> Result<()> {
+    let Some(history) = row.history else { return Ok(()) };
+    let frames = carved.frames.range((row.rank, 0)..=(row.rank, EventId::MAX));
+    let versions = frames.flat_map(|(_, versions)| versions);
+    let of_history = versions.filter(|(header, _)| {
+        (header.journal, header.worker, header.generation)
+            == (identity.journal, identity.worker, row.generation)
+    });
+    let mut chosen: Vec<(FrameHeader, Place)> = of_history.copied().collect();
+    // The same frame may lie in several places.
+    chosen.dedup_by_key(|(header, _)| header.first);
+    let (mut at, mut events) = (0, 0);
+    for (header, _) in &chosen {
+        if header.previous == at {
+            (at, events) = (header.last, events + u64::from(header.count));
+        }
+    }
+    if (at, events) == (history.last, history.events) {
+        save_frames(files, carved, store, row, &chosen, repaired)?;
+    } else {
+        repaired.lost.entry(DpRank(row.rank)).or_default().push(1..=row.base);
+        row.history = None;
+    }
+    Ok(())
+}
+
 /// Writes the chosen frames with their payloads, and gives their heads.
-fn save_rank(
+fn save_frames(
     files: &[File],
     carved: &Carved,
     store: &SledStore,
@@ -241,11 +281,13 @@ fn save_rank(
         let Some(mut frame) = read_frame(files, header, *place).map_err(Error::io("read a frame"))? else {
             continue;
         };
+        let (rank, generation) = (row.rank, header.generation);
         if header.payload_len > 0 {
             match payload_rows(files, carved, header)? {
                 Some(rows) => {
                     for (index, value) in rows.iter().enumerate() {
-                        store.append(row.payloads(), &payload_key(header.first, index as u16), value)?;
+                        let tree = Tree::Payloads { rank, generation };
+                        store.append(tree, &payload_key(header.first, index as u16), value)?;
                     }
                 }
                 None => {
@@ -254,7 +296,7 @@ fn save_rank(
                 }
             }
         }
-        store.append(row.tree(), &frame_key(header.first), frame.as_bytes())?;
+        store.append(Tree::Events { rank, generation }, &frame_key(header.first), frame.as_bytes())?;
         repaired.frames += 1;
         repaired.events += u64::from(header.count);
         saved.push(*frame.header());
@@ -264,7 +306,7 @@ fn save_rank(
 
 /// The rows of a frame's payloads, if all of them are there and right.
 fn payload_rows(files: &[File], carved: &Carved, header: &FrameHeader) -> Result<Option<Vec<bytes::Bytes>>> {
-    let key = |chunk| (header.rank.0, header.first, header.epoch, chunk);
+    let key = |chunk| (header.rank.0, header.generation, header.first, header.epoch, chunk);
     let (mut rows, mut chunks) = (Vec::new(), Vec::new());
     for place in carved.payloads.range(key(0)..=key(u32::MAX)).map(|(_, place)| *place) {
         let Some((chunk, row)) = read_chunk(files, place).map_err(Error::io("read a payload"))? else {
@@ -303,7 +345,8 @@ fn settle(
     let known =
         |ids: &RangeInclusive<EventId>| row.lost.iter().any(|(a, b)| a <= ids.start() && ids.end() <= b);
     let news: Vec<_> = lost.into_iter().filter(|ids| !known(ids)).collect();
-    let in_doubt = !news.is_empty() || !row_known || !witness_known;
+    let history_lost = repaired.lost.contains_key(&DpRank(row.rank));
+    let in_doubt = !news.is_empty() || history_lost || !row_known || !witness_known;
     let head = given.max(witnessed);
     row.floor = head;
     if in_doubt {
@@ -322,7 +365,7 @@ fn settle(
         row.epochs = epochs_of(saved);
     }
     if !news.is_empty() {
-        repaired.lost.insert(DpRank(row.rank), news);
+        repaired.lost.entry(DpRank(row.rank)).or_default().extend(news);
     }
 }
 

@@ -3,16 +3,17 @@
 //! The copy is written, synced and checked before CURRENT names it. A crash before that leaves the old generation as
 //! it was, and the next opening sweeps the unfinished copy away.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::store::{Current, Folder, Found, SledStore, Store, Tree, WitnessState};
+use crate::store::{Current, Folder, Found, LOG, SledStore, Store, Tree, WitnessState};
 
 use super::open::check_before_open;
 use super::phase::{Phase, enter};
 use super::recover::{find_identity, find_ranks};
-use super::rows::{FORMAT, Identity, read_identity};
+use super::rows::{FORMAT, Identity, read_identity, read_ranks};
 
 /// Bytes written between two syncs.
 const SYNC_EVERY_BYTES: usize = 16 * 1024 * 1024;
@@ -119,7 +120,16 @@ fn next_generation(
 /// Copies all rows of all trees, synced, and counts them again in the copy.
 pub(crate) fn copy_rows(source: &dyn Store, target: &dyn Store) -> Result<()> {
     let mut unsynced = 0;
-    for tree in source.trees()? {
+    let histories: HashMap<u32, u32> =
+        read_ranks(source)?.into_iter().map(|row| (row.rank, row.generation)).collect();
+    // Histories that are being deleted, or came to nothing, stay behind.
+    let is_needed = |tree: &Tree| match tree {
+        Tree::Meta => true,
+        Tree::Events { rank, generation } | Tree::Payloads { rank, generation } => {
+            *generation == LOG || histories.get(rank) == Some(generation)
+        }
+    };
+    for tree in source.trees()?.into_iter().filter(is_needed) {
         let (mut rows, mut crc) = (0_u64, 0);
         for row in source.scan(tree, &[]) {
             let (key, value) = row?;

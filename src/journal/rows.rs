@@ -7,7 +7,7 @@ use bincode::{Decode, Encode};
 use crate::codec::{SealedKind, SourceCursor, bincode_config, open_sealed, seal};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EventId, WorkerId};
-use crate::store::{Store, Tree};
+use crate::store::{LOG, Store, Tree};
 
 use super::epochs::Epoch;
 
@@ -30,11 +30,12 @@ pub(crate) struct Identity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct RankRow {
     pub(crate) rank: u32,
-    /// Number of the events tree.
+    /// Number of the compacted history, 0 if there never was one. Numbers are not used again.
     pub(crate) generation: u32,
     /// A reader that is at or below it is reset.
     pub(crate) horizon: EventId,
-    /// Frames at or below it are no part of what a reset rebuilds: they were trimmed, or lie before a loss.
+    /// Frames of the log at or below it are no part of what a reset rebuilds: they were compacted or trimmed, or lie
+    /// before a loss.
     pub(crate) base: EventId,
     /// Frames that end at or below it were given up and are being deleted.
     pub(crate) trimmed: EventId,
@@ -47,17 +48,31 @@ pub(crate) struct RankRow {
     pub(crate) epochs: Vec<Epoch>,
     /// Ranges of ids that a repair could not save, in order.
     pub(crate) lost: Vec<(EventId, EventId)>,
+    /// The state at `base`; `None`: it was empty, or given up.
+    pub(crate) history: Option<History>,
     /// Raised with each write, so that the newest copy is known in raw bytes.
     pub(crate) revision: u64,
 }
 
+/// What a compacted history is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct History {
+    /// Last id of its newest frame.
+    pub(crate) last: EventId,
+    pub(crate) events: u64,
+    /// Copies of blocks that it leaves held.
+    pub(crate) copies: u64,
+}
+
 impl RankRow {
+    /// The log's frames.
     pub(crate) fn tree(&self) -> Tree {
-        Tree::Events { rank: self.rank, generation: self.generation }
+        Tree::Events { rank: self.rank, generation: LOG }
     }
 
+    /// The payloads of the log's frames.
     pub(crate) fn payloads(&self) -> Tree {
-        Tree::Payloads { rank: self.rank }
+        Tree::Payloads { rank: self.rank, generation: LOG }
     }
 
     /// Whether a break between two frames is one that a repair has told about.

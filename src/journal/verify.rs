@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::codec::{Frame, join_payloads};
 use crate::error::{Damage, Error, Result};
 use crate::event::{DpRank, EventId};
-use crate::store::Store;
+use crate::store::{Store, Tree};
 
 use super::reader::read_payload_chunks;
 use super::recover::{FoundRank, parse_frame};
@@ -51,6 +51,7 @@ pub fn verify(dir: &Path, lock_wait_max: Duration, mut progress: impl FnMut(u64,
 }
 
 fn check_rank(store: &dyn Store, found: &FoundRank, verified: &mut Verified, progress: &mut dyn FnMut(u64)) {
+    check_history(store, found, verified, progress);
     let rank = DpRank(found.row.rank);
     let mut previous = None;
     for row in store.scan(found.row.tree(), &[]) {
@@ -83,12 +84,51 @@ fn check_rank(store: &dyn Store, found: &FoundRank, verified: &mut Verified, pro
         }
         check_chain(found, previous, &frame, verified);
         previous = Some(frame.header().last);
-        check_frame(store, found, &frame, verified);
+        check_frame(store, &frame, verified);
         progress(verified.bytes + verified.payload_bytes);
     }
     if previous.unwrap_or(0) < found.previous {
         let ids = previous.unwrap_or(0) + 1..=found.previous;
         verified.damage.push(Damage { rank: Some(rank), ids: Some(ids), what: "no frame holds them".into() });
+    }
+}
+
+/// Checks that the compacted history is whole.
+fn check_history(
+    store: &dyn Store,
+    found: &FoundRank,
+    verified: &mut Verified,
+    progress: &mut dyn FnMut(u64),
+) {
+    let Some(history) = found.row.history else { return };
+    let rank = found.row.rank;
+    let generation = found.row.generation;
+    let (mut at, mut events, mut damage) = (0, 0, None);
+    for row in store.scan(Tree::Events { rank, generation }, &[]) {
+        let frame = row.map_err(Error::from).and_then(|(_, bytes)| parse_frame(DpRank(rank), bytes));
+        let frame = match frame {
+            Ok(frame) if frame.header().previous == at && frame.header().generation == generation => frame,
+            Ok(frame) => {
+                let first = frame.header().first;
+                damage = Some(format!("the frame of event {first} does not follow event {at}"));
+                break;
+            }
+            Err(e) => {
+                damage = Some(e.to_string());
+                break;
+            }
+        };
+        (at, events) = (frame.header().last, events + u64::from(frame.header().count));
+        check_frame(store, &frame, verified);
+        progress(verified.bytes + verified.payload_bytes);
+    }
+    if damage.is_none() && (at, events) != (history.last, history.events) {
+        damage = Some(format!("{events} events up to {at} of {} up to {}", history.events, history.last));
+    }
+    if let Some(what) = damage {
+        let what = format!("compacted history {generation}: {what}");
+        let ids = Some(at + 1..=found.row.base.max(at + 1));
+        verified.damage.push(Damage { rank: Some(DpRank(rank)), ids, what });
     }
 }
 
@@ -105,7 +145,7 @@ fn check_chain(found: &FoundRank, before: Option<EventId>, frame: &Frame, verifi
     }
 }
 
-fn check_frame(store: &dyn Store, found: &FoundRank, frame: &Frame, verified: &mut Verified) {
+fn check_frame(store: &dyn Store, frame: &Frame, verified: &mut Verified) {
     let header = frame.header();
     let ids = header.first..=header.last;
     let mut damaged = |what: String| {
@@ -115,7 +155,8 @@ fn check_frame(store: &dyn Store, found: &FoundRank, frame: &Frame, verified: &m
         return damaged(e.to_string());
     }
     if header.payload_len > 0 {
-        let joined = read_payload_chunks(store, found.row.payloads(), header.first)
+        let tree = Tree::Payloads { rank: header.rank.0, generation: header.generation };
+        let joined = read_payload_chunks(store, tree, header.first)
             .map_err(|e| e.to_string())
             .and_then(|chunks| join_payloads(&chunks, header.payload_len, header.payload_crc, header.count));
         if let Err(what) = joined {

@@ -15,16 +15,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use crate::codec::{BuiltFrame, FrameBuilder, PayloadRows, Stamp};
+use crate::codec::{BuiltFrame, FrameBuilder, PayloadRows, SourceCursor, Stamp};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EventId, WorkerId};
-use crate::store::{Store, Witness, WitnessRank, WitnessState};
+use crate::store::{LOG, Store, Tree, Witness, WitnessRank, WitnessState};
 
 use super::clock::now_us;
 use super::config::Durability;
+use super::doomed::{Doomed, DoomedRows};
 use super::epochs::Epoch;
 use super::phase::{Phase, enter};
-use super::queue::{Group, Queue, Request};
+use super::queue::{Group, Queue, Replacement, Request};
 use super::rank::{Rank, RankView, RankWriter};
 use super::rows::{frame_key, payload_key};
 use super::syncer::{SyncPoint, Syncer};
@@ -90,10 +91,10 @@ impl Writer {
             let last = group.last;
             let requests = std::mem::take(&mut group.requests);
             self.write_group(group)?;
-            let must_sync = !requests.is_empty() || last;
+            let must_sync = requests.iter().any(Request::is_ordered) || last;
             self.commit(must_sync)?;
             self.answer(requests)?;
-            self.delete_trimmed(last)?;
+            self.delete_replaced(last)?;
             if last {
                 return self.close();
             }
@@ -113,10 +114,8 @@ impl Writer {
         if self.dirty {
             idle = idle.min(due(self.sync_every(), self.last_sync));
         }
-        if self.ranks.values().any(|(_, writer)| writer.trimming) {
-            idle = Duration::ZERO;
-        }
-        idle
+        let doomed = self.ranks.values().filter_map(|(_, writer)| writer.doomed.first_due());
+        doomed.map(|due| due.saturating_duration_since(Instant::now())).fold(idle, Duration::min)
     }
 
     /// Whether a durable head rose since the witness was written.
@@ -163,9 +162,15 @@ impl Writer {
                 return Ok(());
             }
         } else {
-            let row = super::rows::RankRow { rank: rank.id().0, generation: 1, ..Default::default() };
-            let writer =
-                RankWriter { row, previous: 0, cursor: None, witnessed: 0, trimming: false, unsaved: true };
+            let row = super::rows::RankRow { rank: rank.id().0, ..Default::default() };
+            let writer = RankWriter {
+                row,
+                previous: 0,
+                cursor: None,
+                witnessed: 0,
+                doomed: DoomedRows::default(),
+                unsaved: true,
+            };
             self.ranks.insert(rank.id(), (Arc::clone(rank), writer));
         }
         let first = self.first_id_of(rank);
@@ -188,13 +193,13 @@ impl Writer {
             journal: self.journal,
             worker: self.worker,
             rank: rank.id(),
-            generation: writer.row.generation,
+            generation: LOG,
             epoch: self.epoch,
             epoch_first,
         };
         let built = builder.build(stamp, writer.previous, now_us());
         let header = *built.frame.header();
-        write_rows(&*self.store, &writer.row, &built)?;
+        write_rows(&*self.store, rank.id(), LOG, &built)?;
         writer.previous = header.last;
         self.dirty = true;
         rank.tail.push(&built);
@@ -240,58 +245,102 @@ impl Writer {
         for request in requests {
             match request {
                 Request::Sync(answer) => reply(&answer, Ok(())),
-                Request::Trim { rank, to, answer } => {
-                    let horizon = self.trim(&rank, to)?;
-                    reply(&answer, Ok(horizon));
+                Request::Write { rank, generation, frames, answer } => {
+                    self.write_history(rank, generation, &frames)?;
+                    reply(&answer, Ok(()));
+                }
+                Request::Replace { rank, replacement, answer } => {
+                    self.replace(rank, replacement)?;
+                    reply(&answer, Ok(()));
+                }
+                Request::Abandon { rank, generation } => {
+                    if let Some((_, writer)) = self.ranks.get_mut(&rank) {
+                        writer.doomed.add_history(generation, Instant::now());
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Moves the horizon to the last frame that ends at or below `to`, never over the newest frame. The rows go
-    /// later, a few at a time; the horizon is durable first, so that a crash leaves rows to delete, not a hole.
-    fn trim(&mut self, rank: &Arc<Rank>, to: EventId) -> Result<EventId> {
-        let _phase = enter(Phase::Trim);
-        let Some((_, writer)) = self.ranks.get_mut(&rank.id()) else { return Ok(0) };
-        let Some((_, bytes)) = self.store.at_or_below(writer.row.tree(), &frame_key(to))? else {
-            return Ok(writer.row.horizon);
-        };
-        let frame = super::recover::parse_frame(rank.id(), bytes)?;
-        let end = if frame.header().last <= to && frame.header().last < writer.previous {
-            frame.header().last
-        } else {
-            frame.header().previous
-        };
-        if end > writer.row.trimmed {
-            writer.row.horizon = writer.row.horizon.max(end);
-            writer.row.base = writer.row.base.max(end);
-            writer.row.trimmed = end;
-            writer.row.lost.retain(|(_, last)| *last > end);
-            writer.row.save(&*self.store)?;
-            writer.trimming = true;
-            let view = RankView::of(&writer.row);
-            self.sync_now()?;
-            *rank.view() = view;
+    /// Writes frames of a history that is not the rank's yet. Nobody reads it before it is.
+    fn write_history(&mut self, rank: DpRank, generation: u32, frames: &[BuiltFrame]) -> Result<()> {
+        let _phase = enter(Phase::Compact);
+        for built in frames {
+            write_rows(&*self.store, rank, generation, built)?;
+            self.dirty = true;
         }
-        Ok(self.ranks[&rank.id()].1.row.horizon)
+        Ok(())
     }
 
-    /// Deletes some rows of trimmed frames, or all of them before the journal closes.
-    fn delete_trimmed(&mut self, all: bool) -> Result<()> {
-        for (_, writer) in self.ranks.values_mut().filter(|(_, writer)| writer.trimming) {
-            let _phase = enter(Phase::Trim);
-            loop {
-                let below = frame_key(writer.row.trimmed + 1);
-                let payloads = self.store.remove_below(writer.row.payloads(), &below, TRIM_ROWS_MAX)?;
-                let frames = self.store.remove_below(writer.row.tree(), &below, TRIM_ROWS_MAX)?;
-                self.counters.trimmed_rows.fetch_add((payloads + frames) as u64, Ordering::Relaxed);
-                if payloads + frames == 0 {
-                    writer.trimming = false;
-                    break;
-                }
+    /// Puts a history, which was written and synced, in the place of a rank's oldest events. What it replaces goes
+    /// later, a few rows at a time; the row is durable first, so that a crash leaves rows to delete, not a hole.
+    fn replace(&mut self, rank: DpRank, replacement: Replacement) -> Result<()> {
+        let _phase = enter(Phase::Replace);
+        let Replacement { base, generation, history, grace } = replacement;
+        let cursor = self.cursor_at(rank, base)?;
+        let Some((rank, writer)) = self.ranks.get_mut(&rank) else { return Ok(()) };
+        let row = &mut writer.row;
+        let old = row.generation;
+        if cursor.is_some() && base > row.cursor_at {
+            (row.cursor, row.cursor_at) = (cursor, base);
+        }
+        row.horizon = row.horizon.max(base);
+        row.base = row.base.max(base);
+        row.trimmed = row.trimmed.max(base);
+        row.lost.retain(|(_, last)| *last > base);
+        (row.generation, row.history) = (generation, history);
+        row.save(&*self.store)?;
+        let due = Instant::now() + grace;
+        writer.doomed.trim_log(due);
+        if old > 0 {
+            writer.doomed.add_history(old, due);
+        }
+        let graced = (old > 0 && !grace.is_zero()).then_some(old);
+        let view = RankView { graced, ..RankView::of(&writer.row) };
+        let rank = Arc::clone(rank);
+        self.sync_now()?;
+        *rank.view() = view;
+        Ok(())
+    }
+
+    /// Where the source was at the end of a frame.
+    fn cursor_at(&self, rank: DpRank, end: EventId) -> Result<Option<SourceCursor>> {
+        let tree = Tree::Events { rank: rank.0, generation: LOG };
+        let Some((_, bytes)) = self.store.at_or_below(tree, &frame_key(end))? else { return Ok(None) };
+        let frame = super::recover::parse_frame(rank, bytes)?;
+        frame.cursor().map_err(|e| Error::damaged(format!("rank {rank}: {e}")))
+    }
+
+    /// Deletes some rows of what was replaced and nobody may read any more, or all of them before the journal closes.
+    fn delete_replaced(&mut self, all: bool) -> Result<()> {
+        for (rank, writer) in self.ranks.values_mut().filter(|(_, writer)| !writer.doomed.is_empty()) {
+            while let Some(doomed) = writer.doomed.due(Instant::now(), all) {
+                let _phase = enter(Phase::Trim);
+                let (payloads, frames, below) = match doomed {
+                    Doomed::Log => {
+                        (writer.row.payloads(), writer.row.tree(), frame_key(writer.row.trimmed + 1))
+                    }
+                    Doomed::History(generation) => {
+                        // Before the first row goes, so that no reader takes it for damage.
+                        let mut view = rank.view();
+                        view.graced = view.graced.filter(|graced| *graced != generation);
+                        let rank = rank.id().0;
+                        let events = Tree::Events { rank, generation };
+                        (Tree::Payloads { rank, generation }, events, frame_key(EventId::MAX))
+                    }
+                };
+                let removed = self.store.remove_below(payloads, &below, TRIM_ROWS_MAX)?
+                    + self.store.remove_below(frames, &below, TRIM_ROWS_MAX)?;
+                self.counters.trimmed_rows.fetch_add(removed as u64, Ordering::Relaxed);
                 self.dirty = true;
-                if !all {
+                if removed == 0 {
+                    if let Doomed::History(_) = doomed {
+                        self.store.drop_tree(payloads)?;
+                        self.store.drop_tree(frames)?;
+                    }
+                    writer.doomed.done(doomed);
+                } else if !all {
                     break;
                 }
             }
@@ -368,20 +417,26 @@ impl Writer {
 }
 
 /// Writes a frame after the payloads it names.
-pub(crate) fn write_rows(store: &dyn Store, row: &super::rows::RankRow, built: &BuiltFrame) -> Result<()> {
+pub(crate) fn write_rows(store: &dyn Store, rank: DpRank, generation: u32, built: &BuiltFrame) -> Result<()> {
     let header = built.frame.header();
+    let rank = rank.0;
     if !built.payloads.is_empty() {
         let rows = PayloadRows {
             journal: header.journal,
-            rank: header.rank.0,
+            rank,
+            generation,
             first: header.first,
             epoch: header.epoch,
         };
         for (chunk, value) in rows.encode(&built.payloads).into_iter().enumerate() {
-            store.append(row.payloads(), &payload_key(header.first, chunk as u16), &value)?;
+            store.append(
+                Tree::Payloads { rank, generation },
+                &payload_key(header.first, chunk as u16),
+                &value,
+            )?;
         }
     }
-    Ok(store.append(row.tree(), &frame_key(header.first), built.frame.as_bytes())?)
+    Ok(store.append(Tree::Events { rank, generation }, &frame_key(header.first), built.frame.as_bytes())?)
 }
 
 fn reply<T>(answer: &SyncSender<Result<T>>, value: Result<T>) {

@@ -45,6 +45,7 @@ impl MemoryStore {
         let State { durable, unsynced, .. } = &mut *state;
         keep(durable, unsynced.drain(..).take(writes));
         state.current = state.durable.clone();
+        state.trees = state.current.keys().map(|(tree, _)| *tree).collect();
         state.flushed = 0;
         state.fail_at = None;
     }
@@ -147,6 +148,13 @@ impl Store for MemoryStore {
             from.push(0);
             Some(Ok((key.clone(), value.clone())))
         }))
+    }
+
+    fn drop_tree(&self, tree: Tree) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        state.step()?;
+        state.trees.remove(&tree);
+        Ok(())
     }
 
     fn trees(&self) -> Result<Vec<Tree>, StoreError> {

@@ -39,22 +39,27 @@ pub(crate) enum Tree {
     Events {
         /// The rank.
         rank: u32,
-        /// Raised when a compaction writes the tree anew.
+        /// [`LOG`], or the number of a compacted history.
         generation: u32,
     },
     /// The payloads of one rank, by first event id and chunk.
     Payloads {
         /// The rank.
         rank: u32,
+        /// As that of the frames.
+        generation: u32,
     },
 }
+
+/// The generation of the trees that are appended to. Those of compacted histories are counted from 1.
+pub(crate) const LOG: u32 = 0;
 
 impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Meta => f.write_str("meta"),
             Self::Events { rank, generation } => write!(f, "events/{rank}/{generation}"),
-            Self::Payloads { rank } => write!(f, "payloads/{rank}"),
+            Self::Payloads { rank, generation } => write!(f, "payloads/{rank}/{generation}"),
         }
     }
 }
@@ -111,6 +116,9 @@ pub(crate) trait Store: Send + Sync {
 
     /// Rows from `key` on, in order.
     fn scan(&self, tree: Tree, key: &[u8]) -> Box<dyn Iterator<Item = Result<Row, StoreError>> + Send + '_>;
+
+    /// Forgets a tree, which holds no rows any more. Whoever still reads it finds nothing.
+    fn drop_tree(&self, tree: Tree) -> Result<(), StoreError>;
 
     /// The trees there are.
     fn trees(&self) -> Result<Vec<Tree>, StoreError>;

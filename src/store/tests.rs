@@ -13,7 +13,7 @@ const NEIGHBOURS: [Tree; 4] = [
     Tree::Meta,
     Tree::Events { rank: 0, generation: 0 },
     Tree::Events { rank: 0, generation: 10 },
-    Tree::Payloads { rank: 0 },
+    Tree::Payloads { rank: 0, generation: 0 },
 ];
 
 fn key(id: u64) -> [u8; 8] {
@@ -105,14 +105,14 @@ fn rows_below_a_key_go_a_few_at_a_time_from_the_first() {
     with_each(|store| {
         for id in 1..=10 {
             store.append(EVENTS, &key(id), b"x").unwrap();
-            store.append(Tree::Payloads { rank: 0 }, &key(id), b"x").unwrap();
+            store.append(Tree::Payloads { rank: 0, generation: 0 }, &key(id), b"x").unwrap();
         }
         assert_eq!(store.remove_below(EVENTS, &key(8), 3).unwrap(), 3);
         assert_eq!(ids(store, EVENTS), [4, 5, 6, 7, 8, 9, 10]);
         assert_eq!(store.remove_below(EVENTS, &key(8), 100).unwrap(), 4);
         assert_eq!(store.remove_below(EVENTS, &key(8), 100).unwrap(), 0);
         assert_eq!(ids(store, EVENTS), [8, 9, 10]);
-        assert_eq!(ids(store, Tree::Payloads { rank: 0 }).len(), 10);
+        assert_eq!(ids(store, Tree::Payloads { rank: 0, generation: 0 }).len(), 10);
     });
 }
 

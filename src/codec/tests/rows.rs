@@ -10,7 +10,7 @@ use super::super::{PayloadChunk, PayloadRows, SealedKind, join_payloads, open_se
 use super::{hex, payload};
 
 fn rows() -> PayloadRows {
-    PayloadRows { journal: *b"0123456789abcdef", rank: 3, first: 5, epoch: 2 }
+    PayloadRows { journal: *b"0123456789abcdef", rank: 3, generation: 4, first: 5, epoch: 2 }
 }
 
 /// The chunks of these rows, checked one by one.
@@ -20,8 +20,8 @@ fn chunks(rows: &PayloadRows, values: Vec<Vec<u8>>) -> Vec<Bytes> {
         let (chunk, len) = PayloadChunk::parse_prefix(&value).expect("it was just written");
         assert_eq!(len, value.len());
         assert!(len <= 112 * 1024, "a store's row takes it");
-        let found = (chunk.journal, chunk.rank, chunk.first, chunk.index, chunk.epoch);
-        assert_eq!(found, (rows.journal, rows.rank, rows.first, index as u32, rows.epoch));
+        let found = (chunk.journal, chunk.rank, chunk.generation, chunk.first, chunk.index, chunk.epoch);
+        assert_eq!(found, (rows.journal, rows.rank, rows.generation, rows.first, index as u32, rows.epoch));
         chunk.bytes
     };
     values.into_iter().enumerate().map(chunk).collect()
@@ -32,11 +32,12 @@ proptest! {
     fn payloads_come_back_from_their_rows(
         journal: [u8; 16],
         rank: u32,
+        generation: u32,
         first: u64,
         epoch: u64,
         payloads in vec(payload(), 1..8),
     ) {
-        let rows = PayloadRows { journal, rank, first, epoch };
+        let rows = PayloadRows { journal, rank, generation, first, epoch };
         let (len, crc) = digest(&payloads);
         let chunks = chunks(&rows, rows.encode(&payloads));
         prop_assert_eq!(join_payloads(&chunks, len, crc, payloads.len() as u32), Ok(payloads));
@@ -121,8 +122,8 @@ fn a_payload_row_has_the_bytes_that_are_pinned() {
 
 const PAYLOAD_GOLDEN: &str = "
     4b564a50 30313233343536373839616263646566
-    00000003 0000000000000005 00000000 0000000000000002
-    0000000b a6050ead
+    00000003 00000004 0000000000000005 00000000 0000000000000002
+    0000000b 56b7dc69
     00000003 706179 00000000
 ";
 

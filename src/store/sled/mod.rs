@@ -22,7 +22,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -47,11 +47,18 @@ pub(crate) struct SledStore {
     /// Held for as long as the database, and opened before its first write: the kernel reports a failed
     /// write-back once to each handle that was open when it failed.
     sync_handle: File,
-    trees: Mutex<HashMap<Tree, Open>>,
+    trees: Mutex<HashMap<Tree, Used>>,
     /// Dropped in [`Drop`], where a panic of it is caught, and after its trees.
     db: Option<::sled::Db>,
     /// Let go after the database: no other process may come before that.
     _folder: Option<Folder>,
+}
+
+/// A tree that was used.
+enum Used {
+    Open(Open),
+    /// Opening it would make it anew.
+    Dropped,
 }
 
 /// An open tree.
@@ -106,8 +113,20 @@ impl SledStore {
         if blobs { Err(StoreError::Misuse("sled moved a row into a blob file".into())) } else { Ok(()) }
     }
 
+    /// `None` if it was dropped.
+    fn find_tree(&self, tree: Tree) -> Result<Option<::sled::Tree>, StoreError> {
+        if matches!(self.lock_trees().get(&tree), Some(Used::Dropped)) {
+            return Ok(None);
+        }
+        self.tree(tree).map(Some)
+    }
+
     fn tree(&self, tree: Tree) -> Result<::sled::Tree, StoreError> {
         self.with_tree(tree, |open| Ok(open.sled.clone()))
+    }
+
+    fn lock_trees(&self) -> MutexGuard<'_, HashMap<Tree, Used>> {
+        self.trees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with_tree<T>(
@@ -115,15 +134,18 @@ impl SledStore {
         tree: Tree,
         work: impl FnOnce(&mut Open) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut trees = self.trees.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = match trees.entry(tree) {
-            Entry::Occupied(open) => open.into_mut(),
+        let mut trees = self.lock_trees();
+        let used = match trees.entry(tree) {
+            Entry::Occupied(used) => used.into_mut(),
             Entry::Vacant(vacant) => {
                 let sled = caught(|| self.db().open_tree(tree.to_string()))?;
-                vacant.insert(Open { sled, fence: Fence::default(), cache: CacheTrim::default() })
+                vacant.insert(Used::Open(Open { sled, fence: Fence::default(), cache: CacheTrim::default() }))
             }
         };
-        work(open)
+        match used {
+            Used::Open(open) => work(open),
+            Used::Dropped => Err(StoreError::Misuse(format!("{tree} was dropped"))),
+        }
     }
 }
 
@@ -163,23 +185,24 @@ impl Store for SledStore {
     }
 
     fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let tree = self.tree(tree)?;
+        let Some(tree) = self.find_tree(tree)? else { return Ok(None) };
         Ok(caught(|| tree.get(key))?.map(value))
     }
 
     fn at_or_below(&self, tree: Tree, key: &[u8]) -> Result<Option<Row>, StoreError> {
-        let tree = self.tree(tree)?;
+        let Some(tree) = self.find_tree(tree)? else { return Ok(None) };
         rows(tree.range(..=key).rev()).next().transpose()
     }
 
     fn last(&self, tree: Tree) -> Result<Option<Row>, StoreError> {
-        let tree = self.tree(tree)?;
+        let Some(tree) = self.find_tree(tree)? else { return Ok(None) };
         rows(tree.iter().rev()).next().transpose()
     }
 
     fn scan(&self, tree: Tree, key: &[u8]) -> Box<dyn Iterator<Item = Result<Row, StoreError>> + Send + '_> {
-        match self.tree(tree) {
-            Ok(tree) => {
+        match self.find_tree(tree) {
+            Ok(None) => Box::new(std::iter::empty()),
+            Ok(Some(tree)) => {
                 let mut cache = CacheTrim::default();
                 Box::new(rows(tree.range(key.to_vec()..)).map(move |row| {
                     let (key, value) = row?;
@@ -189,6 +212,11 @@ impl Store for SledStore {
             }
             Err(e) => Box::new(std::iter::once(Err(e))),
         }
+    }
+
+    fn drop_tree(&self, tree: Tree) -> Result<(), StoreError> {
+        self.lock_trees().insert(tree, Used::Dropped);
+        caught(|| self.db().drop_tree(tree.to_string())).map(drop)
     }
 
     fn trees(&self) -> Result<Vec<Tree>, StoreError> {
@@ -309,7 +337,9 @@ fn parse_tree(name: &[u8]) -> Option<Tree> {
         ("events", Some(rank), Some(generation), None) => {
             Tree::Events { rank: rank.parse().ok()?, generation: generation.parse().ok()? }
         }
-        ("payloads", Some(rank), None, None) => Tree::Payloads { rank: rank.parse().ok()? },
+        ("payloads", Some(rank), Some(generation), None) => {
+            Tree::Payloads { rank: rank.parse().ok()?, generation: generation.parse().ok()? }
+        }
         _ => return None,
     };
     Some(tree)
