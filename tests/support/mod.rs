@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod child;
+pub mod churn;
 pub mod cut_verb;
 pub mod events;
 pub mod files;
