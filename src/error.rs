@@ -46,6 +46,14 @@ pub enum Error {
         /// The limit.
         bytes_max: usize,
     },
+    /// The store is as large as it may get.
+    #[error("the store is at its limit: {used} of {max} bytes are used")]
+    AtDiskLimit {
+        /// Bytes that are used.
+        used: u64,
+        /// The limit.
+        max: u64,
+    },
     /// Something was waited for in vain.
     #[error("timed out waiting for {0}")]
     Timeout(String),
@@ -158,6 +166,7 @@ impl Error {
             Self::InUse { .. }
             | Self::Trimmed { .. }
             | Self::Busy { .. }
+            | Self::AtDiskLimit { .. }
             | Self::Timeout(_)
             | Self::Io { .. } => ErrorKind::Unavailable,
             Self::Poisoned { .. } | Self::Closed => ErrorKind::Closed,
@@ -185,6 +194,9 @@ impl Error {
                 "run `kvjournal verify`, then `kvjournal repair`; leave the files as they are"
             }
             Self::NewerFormat { .. } => "use the release that wrote it, or a newer one",
+            Self::AtDiskLimit { .. } => {
+                "close the journal, then run `kvjournal compact --reclaim`, or allow it more"
+            }
             error if error.is_disk_full() => "free some space, then reopen the journal",
             Self::Poisoned { .. } => "reopen the journal; what was acknowledged is safe",
             Self::Internal(_) => "please report this with the log",

@@ -6,6 +6,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::event::{EventId, WorkerId};
 
+use super::retention::Retention;
+
 /// When an event counts as kept, and may be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
@@ -63,6 +65,8 @@ pub struct Config {
     /// Id of the first event of a new journal, from 1 to 2^53, so that JSON readers keep it exact. Default 1. An
     /// existing journal ignores it.
     pub first_id: EventId,
+    /// How much is kept event by event, and how large the store may get. Default: all, and any size.
+    pub retention: Retention,
     /// How long opening waits for another process to let go of the folder. Default 2 s.
     pub lock_wait_max: Duration,
 }
@@ -80,6 +84,7 @@ impl Config {
             tail_bytes_max: 4 * 1024 * 1024,
             keep_payloads: true,
             first_id: 1,
+            retention: Retention::default(),
             lock_wait_max: Duration::from_secs(2),
         }
     }
@@ -95,7 +100,7 @@ impl Config {
             Self { group: GroupLimits { bytes_max: 0, .. }, .. } => zero("group.bytes_max"),
             Self { group: GroupLimits { events_max: 0, .. }, .. } => zero("group.events_max"),
             Self { durability: Durability::Interval(Duration::ZERO), .. } => zero("the sync interval"),
-            _ => Ok(()),
+            _ => self.retention.check(),
         }
     }
 }

@@ -18,6 +18,7 @@ use super::compaction::{CompactOptions, Compacted, Compactor, Job, ask};
 use super::config::Config;
 use super::doomed::DoomedRows;
 use super::epochs::{Cursor, Epoch, Verdict, judge};
+use super::keeper::{Keeper, KeeperThread};
 use super::open::{Begun, Held, begin, hold};
 use super::queue::{Batch, Queue, Request};
 use super::rank::{Rank, RankWriter};
@@ -88,8 +89,9 @@ pub struct Journal {
     epoch: Epoch,
     queue: Arc<Queue>,
     counters: Arc<Counters>,
-    ranks: RwLock<BTreeMap<DpRank, Arc<Rank>>>,
-    compactor: Compactor,
+    ranks: Arc<RwLock<BTreeMap<DpRank, Arc<Rank>>>>,
+    compactor: Arc<Compactor>,
+    keeper: Mutex<Option<KeeperThread>>,
     writer: Mutex<Option<JoinHandle<Result<()>>>>,
     /// It holds the folder too.
     store: StoreHandle,
@@ -123,7 +125,7 @@ impl Journal {
         for found in ranks {
             let rank = Arc::new(Rank::new(&found.row, found.head, config.durability, config.tail_bytes_max));
             queue.add_rank(&rank, found.head + 1, found.cursor.clone());
-            let doomed = DoomedRows::found(found.row.trimmed > 0, &found.doomed, Instant::now());
+            let doomed = DoomedRows::found(found.row.trimmed, &found.doomed, Instant::now());
             let next = found.row.generation.max(found.doomed.iter().copied().max().unwrap_or(0)) + 1;
             rank.generations.store(next, Ordering::Relaxed);
             let writer = RankWriter {
@@ -154,17 +156,39 @@ impl Journal {
             last_witness: Instant::now(),
             dirty: false,
             syncer,
+            disk_max: config.retention.disk_max,
+            room: 0,
         };
         let thread = std::thread::Builder::new().name("kvjournal-writer".into()).spawn(move || writer.run());
         let thread = thread.map_err(Error::io("start the writer"))?;
+        let ranks = Arc::new(RwLock::new(shared));
+        let compactor = Arc::new(Compactor::default());
+        let stamp = Stamp {
+            journal: identity.journal,
+            worker: identity.worker,
+            rank: DpRank(0),
+            generation: LOG,
+            epoch: epoch.number,
+            epoch_first: 0,
+        };
+        let keeper = Keeper {
+            store: Arc::clone(&held.store),
+            queue: Arc::clone(&queue),
+            ranks: Arc::clone(&ranks),
+            compactor: Arc::clone(&compactor),
+            retention: config.retention,
+            stamp,
+        };
+        let keeper = config.retention.is_any().then(|| KeeperThread::start(keeper)).transpose()?;
         Ok(Self {
             journal: identity.journal,
             worker: identity.worker,
             epoch,
             queue,
             counters,
-            ranks: RwLock::new(shared),
-            compactor: Compactor::default(),
+            ranks,
+            compactor,
+            keeper: Mutex::new(keeper),
             writer: Mutex::new(Some(thread)),
             store: StoreHandle(held.store),
             config,
@@ -457,6 +481,7 @@ impl Journal {
 
     fn shut(&self) -> Result<()> {
         self.compactor.stop.store(true, Ordering::Relaxed);
+        drop(self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.queue.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         match writer.map(JoinHandle::join) {

@@ -55,6 +55,10 @@ pub(crate) fn hold(config: &Config) -> Result<Held> {
     folder.sweep(Some(&current))?;
     let current = match &prior {
         Some(witness) if witness.suspect => super::rewrite::rewrite(&folder, &current, witness)?,
+        Some(witness) if is_tight(&folder.generation(current.generation), config) => {
+            tracing::info!("the store is near its limit: writing it anew");
+            super::rewrite::reclaim(&folder, &current, witness)?
+        }
         _ => current,
     };
     let generation = folder.generation(current.generation);
@@ -70,6 +74,12 @@ pub(crate) fn hold(config: &Config) -> Result<Held> {
         prior,
         store_dir: Some(store_dir),
     })
+}
+
+/// Whether a store is so large that its limit is near. It never shrinks by itself.
+fn is_tight(generation: &GenerationDir, config: &Config) -> bool {
+    let bytes = std::fs::metadata(generation.path.join("db")).map_or(0, |found| found.len());
+    config.retention.tight_at().is_some_and(|limit| bytes >= limit)
 }
 
 /// Refuses a newer format, and an older one that has to be migrated first.

@@ -45,6 +45,8 @@ struct State {
     taken: u64,
     mode: Mode,
     waits: u64,
+    /// Bytes used and allowed, while the store is at its limit.
+    disk_limit: Option<(u64, u64)>,
     /// The disk is busy with a sync.
     syncing: bool,
     /// Bytes taken since that sync began.
@@ -143,6 +145,7 @@ impl Queue {
                 taken: 0,
                 mode: Mode::Open,
                 waits: 0,
+                disk_limit: None,
                 syncing: false,
                 ahead_bytes: 0,
             }),
@@ -227,6 +230,9 @@ impl Queue {
         let mut deadline = None;
         loop {
             state.mode.check()?;
+            if let Some((used, max)) = state.disk_limit {
+                return Err(Error::AtDiskLimit { used, max });
+            }
             // An empty queue takes anything, or a long batch would never fit.
             if state.bytes == 0 || state.bytes + weight <= self.bytes_max {
                 return Ok(state);
@@ -295,6 +301,11 @@ impl Queue {
         let group = state.take_group(&self.group);
         self.room.notify_all();
         group
+    }
+
+    /// Refuses appends with these bytes used and allowed, or takes them again.
+    pub(crate) fn set_disk_limit(&self, limit: Option<(u64, u64)>) {
+        self.lock().disk_limit = limit;
     }
 
     /// Whether the disk is busy with a sync.

@@ -10,6 +10,7 @@ use crate::store::Tree;
 use super::config::Durability;
 use super::doomed::DoomedRows;
 use super::epochs::Epoch;
+use super::retention::Marks;
 use super::rows::{History, RankRow};
 use super::tail::Tail;
 use super::watermark::Watermark;
@@ -26,6 +27,10 @@ pub(crate) struct Rank {
     /// Newest id on stable storage.
     pub(crate) durable: Watermark,
     pub(crate) tail: Tail,
+    /// Newest id that an opening found.
+    found_head: EventId,
+    /// Where the log's bytes lie, as far as they were measured.
+    marks: Mutex<Marks>,
     /// Number of the next compacted history.
     pub(crate) generations: AtomicU32,
     view: Mutex<RankView>,
@@ -37,8 +42,8 @@ pub(crate) struct RankView {
     pub(crate) tree: Tree,
     pub(crate) generation: u32,
     pub(crate) history: Option<History>,
-    /// The history before, while readers that began it may still end it.
-    pub(crate) graced: Option<u32>,
+    /// Histories before, while readers that began them may still end them.
+    pub(crate) graced: Vec<u32>,
     pub(crate) horizon: EventId,
     pub(crate) base: EventId,
     pub(crate) lost: Vec<(EventId, EventId)>,
@@ -54,6 +59,8 @@ impl Rank {
             shown: Watermark::new(head),
             durable: Watermark::new(head),
             tail: Tail::new(tail_bytes_max),
+            found_head: head,
+            marks: Mutex::default(),
             generations: AtomicU32::new(row.generation + 1),
             view: Mutex::new(RankView::of(row)),
         }
@@ -77,6 +84,14 @@ impl Rank {
         if self.shows_early { &self.shown } else { &self.durable }
     }
 
+    pub(crate) fn found_head(&self) -> EventId {
+        self.found_head
+    }
+
+    pub(crate) fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn view(&self) -> MutexGuard<'_, RankView> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,7 +110,7 @@ impl RankView {
             tree: row.tree(),
             generation: row.generation,
             history: row.history,
-            graced: None,
+            graced: Vec::new(),
             horizon: row.horizon,
             base: row.base,
             lost: row.lost.clone(),
@@ -107,7 +122,7 @@ impl RankView {
 impl RankView {
     /// Whether a compacted history is still there.
     pub(crate) fn keeps(&self, generation: u32) -> bool {
-        self.generation == generation || self.graced == Some(generation)
+        self.generation == generation || self.graced.contains(&generation)
     }
 }
 

@@ -8,12 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::event::EventId;
 use crate::store::{Current, Folder, Found, LOG, SledStore, Store, Tree, WitnessState};
 
 use super::open::check_before_open;
 use super::phase::{Phase, enter};
 use super::recover::{find_identity, find_ranks};
-use super::rows::{FORMAT, Identity, read_identity, read_ranks};
+use super::rows::{FORMAT, Identity, frame_key, read_identity, read_ranks};
 
 /// Bytes written between two syncs.
 const SYNC_EVERY_BYTES: usize = 16 * 1024 * 1024;
@@ -72,7 +73,7 @@ fn migrate_with(dir: &Path, wait: Duration, always: bool, dry_run: bool, steps: 
         at = next_generation(&folder, &at, &witness, step.from + 1, step.apply)?;
     }
     if migrated.from == FORMAT {
-        next_generation(&folder, &at, &witness, FORMAT, copy_rows)?;
+        reclaim(&folder, &at, &witness)?;
     }
     Ok(migrated)
 }
@@ -86,6 +87,11 @@ pub(crate) fn rewrite(folder: &Folder, current: &Current, witness: &WitnessState
     let trusted = WitnessState { suspect: false, ..witness.clone() };
     file.write(&trusted).map_err(Error::io("write the witness"))?;
     Ok(next)
+}
+
+/// Copies a store to give back the space that it does not use.
+pub(crate) fn reclaim(folder: &Folder, current: &Current, witness: &WitnessState) -> Result<Current> {
+    next_generation(folder, current, witness, current.format, copy_rows)
 }
 
 /// Writes the next generation and makes it current.
@@ -120,8 +126,9 @@ fn next_generation(
 /// Copies all rows of all trees, synced, and counts them again in the copy.
 pub(crate) fn copy_rows(source: &dyn Store, target: &dyn Store) -> Result<()> {
     let mut unsynced = 0;
-    let histories: HashMap<u32, u32> =
-        read_ranks(source)?.into_iter().map(|row| (row.rank, row.generation)).collect();
+    let rows = read_ranks(source)?;
+    let histories: HashMap<u32, u32> = rows.iter().map(|row| (row.rank, row.generation)).collect();
+    let trimmed: HashMap<u32, EventId> = rows.iter().map(|row| (row.rank, row.trimmed)).collect();
     // Histories that are being deleted, or came to nothing, stay behind.
     let is_needed = |tree: &Tree| match tree {
         Tree::Meta => true,
@@ -131,7 +138,14 @@ pub(crate) fn copy_rows(source: &dyn Store, target: &dyn Store) -> Result<()> {
     };
     for tree in source.trees()?.into_iter().filter(is_needed) {
         let (mut rows, mut crc) = (0_u64, 0);
-        for row in source.scan(tree, &[]) {
+        // So do frames of the log that were replaced and are not deleted yet.
+        let start = match tree {
+            Tree::Events { rank, generation: LOG } | Tree::Payloads { rank, generation: LOG } => {
+                trimmed.get(&rank).map_or(Vec::new(), |trimmed| frame_key(trimmed + 1).to_vec())
+            }
+            _ => Vec::new(),
+        };
+        for row in source.scan(tree, &start) {
             let (key, value) = row?;
             rows += 1;
             crc = crc32c::crc32c_append(crc32c::crc32c_append(crc, &key), &value);

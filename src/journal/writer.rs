@@ -36,6 +36,10 @@ const WITNESS_EVERY: Duration = Duration::from_secs(1);
 /// Rows of trimmed frames that are deleted between two groups, so that appends hardly wait for it.
 const TRIM_ROWS_MAX: usize = 64;
 
+/// Bytes that are left free below the store's limit: half of it for what waits in the queue and for segments that are
+/// being opened, half for a compacted history that frees more than it takes.
+pub(crate) const DISK_MARGIN: u64 = 96 * 1024 * 1024;
+
 /// Figures that the writer keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -65,6 +69,10 @@ pub(crate) struct Writer {
     /// Something was written since the last sync began.
     pub(crate) dirty: bool,
     pub(crate) syncer: Syncer,
+    /// Bytes that the store never exceeds.
+    pub(crate) disk_max: Option<u64>,
+    /// Bytes of the log that were deleted, less those that were written since.
+    pub(crate) room: i64,
 }
 
 impl Writer {
@@ -95,6 +103,7 @@ impl Writer {
             self.commit(must_sync)?;
             self.answer(requests)?;
             self.delete_replaced(last)?;
+            self.watch_disk()?;
             if last {
                 return self.close();
             }
@@ -203,6 +212,9 @@ impl Writer {
         writer.previous = header.last;
         self.dirty = true;
         rank.tail.push(&built);
+        let bytes = built.frame.as_bytes().len() as u64 + u64::from(header.payload_len);
+        rank.marks().push(header.last, bytes);
+        self.room = (self.room - bytes as i64).max(0);
         let counters = &self.counters;
         counters.events.fetch_add(u64::from(header.count), Ordering::Relaxed);
         counters.frames.fetch_add(1, Ordering::Relaxed);
@@ -292,12 +304,18 @@ impl Writer {
         (row.generation, row.history) = (generation, history);
         row.save(&*self.store)?;
         let due = Instant::now() + grace;
-        writer.doomed.trim_log(due);
+        if grace.is_zero() {
+            writer.doomed.end_grace(due);
+        }
+        writer.doomed.trim_log(base, rank.marks().compacted(base), due);
         if old > 0 {
             writer.doomed.add_history(old, due);
         }
-        let graced = (old > 0 && !grace.is_zero()).then_some(old);
-        let view = RankView { graced, ..RankView::of(&writer.row) };
+        let mut view = RankView::of(&writer.row);
+        if !grace.is_zero() {
+            view.graced.clone_from(&rank.view().graced);
+            view.graced.extend((old > 0).then_some(old));
+        }
         let rank = Arc::clone(rank);
         self.sync_now()?;
         *rank.view() = view;
@@ -318,13 +336,12 @@ impl Writer {
             while let Some(doomed) = writer.doomed.due(Instant::now(), all) {
                 let _phase = enter(Phase::Trim);
                 let (payloads, frames, below) = match doomed {
-                    Doomed::Log => {
-                        (writer.row.payloads(), writer.row.tree(), frame_key(writer.row.trimmed + 1))
+                    Doomed::Log { up_to, .. } => {
+                        (writer.row.payloads(), writer.row.tree(), frame_key(up_to + 1))
                     }
                     Doomed::History(generation) => {
                         // Before the first row goes, so that no reader takes it for damage.
-                        let mut view = rank.view();
-                        view.graced = view.graced.filter(|graced| *graced != generation);
+                        rank.view().graced.retain(|graced| *graced != generation);
                         let rank = rank.id().0;
                         let events = Tree::Events { rank, generation };
                         (Tree::Payloads { rank, generation }, events, frame_key(EventId::MAX))
@@ -335,15 +352,30 @@ impl Writer {
                 self.counters.trimmed_rows.fetch_add(removed as u64, Ordering::Relaxed);
                 self.dirty = true;
                 if removed == 0 {
-                    if let Doomed::History(_) = doomed {
-                        self.store.drop_tree(payloads)?;
-                        self.store.drop_tree(frames)?;
+                    match doomed {
+                        Doomed::Log { bytes, .. } => self.room += bytes as i64,
+                        Doomed::History(_) => {
+                            self.store.drop_tree(payloads)?;
+                            self.store.drop_tree(frames)?;
+                        }
                     }
                     writer.doomed.done(doomed);
                 } else if !all {
                     break;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses appends while the store is so near its limit that what waits already might exceed it. A store never
+    /// shrinks, but near its limit it may go on in the room of what was deleted.
+    fn watch_disk(&self) -> Result<()> {
+        if let Some(max) = self.disk_max {
+            let used = self.store.disk_bytes()?;
+            let full = used + DISK_MARGIN / 2 > max;
+            let tight = used + DISK_MARGIN > max && self.room < DISK_MARGIN as i64;
+            self.queue.set_disk_limit((full || tight).then_some((used, max)));
         }
         Ok(())
     }
