@@ -1,6 +1,6 @@
 //! The arguments, as typed.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +41,9 @@ pub(super) enum Verb {
     Append(AppendArgs),
     Log(LogArgs),
     Inspect(InspectArgs),
+    Dump(DumpArgs),
+    Match(MatchArgs),
+    Compact(CompactArgs),
     Verify(VerifyArgs),
     Repair(RepairArgs),
     Export(ExportArgs),
@@ -122,6 +125,94 @@ pub(super) struct LogArgs {
 pub(super) struct InspectArgs {
     #[command(flatten)]
     pub(super) dir: Dir,
+}
+
+/// Prints what is held, as `stored` events, parents first: appended to an empty journal they give the same state.
+///
+/// How many blocks are held, and their digest, are told on stderr.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  kvjournal dump --dir j --format json | kvjournal append --dir copy")]
+pub(super) struct DumpArgs {
+    #[command(flatten)]
+    pub(super) dir: Dir,
+    /// Only this rank.
+    #[arg(long, value_name = "N")]
+    pub(super) rank: Option<u32>,
+    /// As of this event, from the horizon on. Without it: as of the newest.
+    #[arg(long, value_name = "ID")]
+    pub(super) at: Option<EventId>,
+}
+
+/// Says how many leading blocks of a prompt each rank holds, and in which tiers.
+///
+/// A prompt is given as its tokens, or as the tokens hashes of its blocks. A last block that is not full is left out.
+/// Numbers are separated by commas or blanks, hashes may be written 0x…; `-` reads them from stdin.
+#[derive(Debug, Args)]
+#[command(
+    group = clap::ArgGroup::new("prompt").required(true),
+    after_help = "Examples:\n  kvjournal match --dir j --tokens 1,2,3,4 --block-size 4\n  kvjournal match --dir j --hashes 0x1f2e --at 100 --explain"
+)]
+pub(super) struct MatchArgs {
+    #[command(flatten)]
+    pub(super) dir: Dir,
+    /// The prompt's tokens.
+    #[arg(long, value_name = "LIST", group = "prompt")]
+    pub(super) tokens: Option<String>,
+    /// The tokens hashes of the prompt's blocks.
+    #[arg(long, value_name = "LIST", group = "prompt")]
+    pub(super) hashes: Option<String>,
+    /// Tokens in a block. Without it: as the engine said in its newest event.
+    #[arg(long, value_name = "N", requires = "tokens")]
+    pub(super) block_size: Option<NonZeroU32>,
+    /// LoRA adapter of the prompt.
+    #[arg(long, value_name = "NAME", requires = "tokens")]
+    pub(super) lora: Option<String>,
+    /// Cache salt of the prompt.
+    #[arg(long, value_name = "SALT", requires = "tokens")]
+    pub(super) salt: Option<String>,
+    /// Only this rank.
+    #[arg(long, value_name = "N")]
+    pub(super) rank: Option<u32>,
+    /// As of this event, from the horizon on. Without it: as of the newest.
+    #[arg(long, value_name = "ID")]
+    pub(super) at: Option<EventId>,
+    /// Says for each block which event stored it, removed it or cleared it, and what hides it.
+    #[arg(long)]
+    pub(super) explain: bool,
+}
+
+/// Replaces old events by the least of them that leave the same state. Nothing that is held is lost.
+///
+/// Ids up to the new horizon are no longer kept one by one: a reader that asks for them is reset and reads the
+/// compacted history first. Several limits: the one that keeps least counts. Whole frames are compacted, and never the
+/// newest one, so that somewhat more may stay. Safe to interrupt. A journal that is in use is compacted by whoever uses
+/// it (exit code 3).
+#[derive(Debug, Args)]
+#[command(
+    group = clap::ArgGroup::new("what").required(true).multiple(true),
+    after_help = "Examples:\n  kvjournal compact --dir j --keep-events 100000 --dry-run\n  kvjournal compact --dir j --keep-age 2d --keep-bytes 1GiB --reclaim"
+)]
+pub(super) struct CompactArgs {
+    #[command(flatten)]
+    pub(super) dir: Dir,
+    /// Newest events that stay as they are, in each rank; 0: none need to.
+    #[arg(long, value_name = "N", group = "what")]
+    pub(super) keep_events: Option<u64>,
+    /// Bytes of the newest frames and payloads that stay as they are, in each rank, such as `500MiB`.
+    #[arg(long, value_name = "SIZE", group = "what", value_parser = parse_size)]
+    pub(super) keep_bytes: Option<u64>,
+    /// Age up to which events stay as they are, such as `12h`.
+    #[arg(long, value_name = "AGE", group = "what", value_parser = parse_duration)]
+    pub(super) keep_age: Option<Duration>,
+    /// Then writes the store anew, which gives unused space back. Needs free space for what is left.
+    #[arg(long, group = "what")]
+    pub(super) reclaim: bool,
+    /// Says what would come of it, from a copy of the store.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Only this rank.
+    #[arg(long, value_name = "N")]
+    pub(super) rank: Option<u32>,
 }
 
 /// Checks every frame, event and payload, and names damaged ids. Works on a copy of the store.
@@ -317,4 +408,19 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let micros: Option<u64> = number.checked_mul(micros).filter(|micros| *micros > 0);
     micros.map(Duration::from_micros).ok_or_else(wrong)
+}
+
+/// A number of bytes, with `KiB`, `MiB` or `GiB` if it is large.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let wrong = || format!("'{text}' is no size: write a number of bytes, or one and KiB, MiB or GiB");
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let unit = match &text[digits..] {
+        "" => 1_u64,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(unit).ok_or_else(wrong)
 }

@@ -8,13 +8,16 @@ use crate::event::DpRank;
 use crate::journal::{JournalView, RankInfo};
 
 use super::args::{Format, InspectArgs};
+use super::fold::{Folded, fold};
 use super::log::LOCK_WAIT;
 use super::output::{escape, human_bytes, table};
 use super::{Failure, Outcome};
 
 pub(super) fn run(args: InspectArgs, format: Format) -> Result<Outcome, Failure> {
     let view = JournalView::open_copy(&args.dir.dir, LOCK_WAIT)?;
-    let ranks = view.ranks().into_iter().map(|rank| view.rank(rank)).collect::<Result<Vec<_>, _>>()?;
+    let ranks =
+        view.ranks().into_iter().map(|rank| Ok((view.rank(rank)?, fold(&view, rank, None, |_, _| {})?)));
+    let ranks = ranks.collect::<Result<Vec<_>, Failure>>()?;
     match format {
         Format::Json => writeln!(stdout(), "{}", to_json(&view, &ranks))?,
         Format::Text => print_text(&view, &ranks)?,
@@ -26,13 +29,19 @@ fn hex(id: [u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn to_json(view: &JournalView, ranks: &[RankInfo]) -> serde_json::Value {
-    let rank = |info: &RankInfo| {
+fn to_json(view: &JournalView, ranks: &[(RankInfo, Folded)]) -> serde_json::Value {
+    let rank = |(info, folded): &(RankInfo, Folded)| {
         json!({
             "dp_rank": info.rank,
             "head": info.head,
             "horizon": info.horizon,
             "witnessed": info.witnessed,
+            "history": info.history.map(|history| json!({
+                "number": history.number, "events": history.events, "copies": history.copies,
+            })),
+            "blocks": folded.index.blocks(folded.stream),
+            "digest": folded.index.digest(folded.stream).to_string(),
+            "events_folded": folded.events,
             "lost": info.lost,
             "epochs": info.epochs.iter().map(|epoch| json!({
                 "number": epoch.number, "nonce": epoch.nonce, "first": epoch.first, "kept": epoch.kept,
@@ -55,21 +64,35 @@ fn to_json(view: &JournalView, ranks: &[RankInfo]) -> serde_json::Value {
     })
 }
 
-fn print_text(view: &JournalView, ranks: &[RankInfo]) -> Result<(), Failure> {
+fn print_text(view: &JournalView, ranks: &[(RankInfo, Folded)]) -> Result<(), Failure> {
     let mut out = stdout().lock();
     writeln!(out, "worker      {}", view.worker())?;
     writeln!(out, "journal     {}", hex(view.id()))?;
     writeln!(out, "format      {}, generation {}", view.format(), view.generation())?;
     writeln!(out, "on disk     {}", human_bytes(view.disk_bytes()))?;
     writeln!(out, "closed      {}", if view.closed_in_order() { "in order" } else { "not in order" })?;
-    let mut rows = table(&["rank", "head", "horizon", "epochs", "newest epoch from", "lost", "source"]);
-    for info in ranks {
+    let mut rows = table(&[
+        "rank",
+        "head",
+        "horizon",
+        "history",
+        "blocks",
+        "digest",
+        "epochs",
+        "newest from",
+        "lost",
+        "source",
+    ]);
+    for (info, folded) in ranks {
         let newest = info.epochs.last();
         let lost: Vec<String> = info.lost.iter().map(|(first, last)| format!("{first}..={last}")).collect();
         rows.add_row([
             info.rank.to_string(),
             info.head.to_string(),
             info.horizon.to_string(),
+            info.history.map_or_else(|| "-".into(), |history| format!("{} events", history.events)),
+            folded.index.blocks(folded.stream).to_string(),
+            folded.index.digest(folded.stream).to_string(),
             newest.map_or(0, |epoch| epoch.number).to_string(),
             newest.map_or(0, |epoch| epoch.first).to_string(),
             lost.join(" "),

@@ -101,6 +101,11 @@ pub(super) fn to_json(rank: DpRank, event: ReadEvent) -> JsonEvent {
 }
 
 fn to_text(rank: DpRank, event: &ReadEvent) -> String {
+    format!("{:>8} {rank} {}", event.id, data_text(&event.data))
+}
+
+/// What an event says, for people.
+pub(super) fn data_text(data: &EventData) -> String {
     let shown = |hashes: &mut dyn Iterator<Item = u64>, len: usize| {
         let mut text: Vec<String> = hashes.take(HASHES_SHOWN).map(|hash| format!("{hash:016x}")).collect();
         if len > HASHES_SHOWN {
@@ -108,7 +113,7 @@ fn to_text(rank: DpRank, event: &ReadEvent) -> String {
         }
         text.join(" ")
     };
-    let what = match &event.data {
+    match data {
         EventData::Stored(stored) => {
             let parent = stored.parent.map_or("-".into(), |parent| format!("{:016x}", parent.0));
             let blocks =
@@ -123,8 +128,7 @@ fn to_text(rank: DpRank, event: &ReadEvent) -> String {
         EventData::Cleared(cleared) if cleared.tiers.is_empty() => format!("cleared ({:?})", cleared.reason),
         EventData::Cleared(cleared) => format!("cleared {:?} ({:?})", cleared.tiers, cleared.reason),
         EventData::Unknown(unknown) => format!("unknown {}", escape(&unknown.tag)),
-    };
-    format!("{:>8} {rank} {what}", event.id)
+    }
 }
 
 fn medium(medium: Option<&str>) -> String {

@@ -7,12 +7,17 @@
 mod append;
 mod args;
 mod bench;
+mod compact;
 mod demo;
+mod dump;
+mod explain;
 mod export;
+mod fold;
 mod import;
 mod inspect;
 mod load;
 mod log;
+mod matching;
 mod output;
 mod repair;
 mod simulate;
@@ -63,6 +68,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Append(args) => append::run(args, cli.format),
         Verb::Log(args) => log::run(args, cli.format),
         Verb::Inspect(args) => inspect::run(args, cli.format),
+        Verb::Dump(args) => dump::run(args, cli.format),
+        Verb::Match(args) => matching::run(args, cli.format),
+        Verb::Compact(args) => compact::run(args, cli.format),
         Verb::Verify(args) => verify::run(args, cli.format),
         Verb::Repair(args) => repair::run(args, cli.format),
         Verb::Export(args) => export::run(args),

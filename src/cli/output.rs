@@ -86,6 +86,22 @@ pub(super) fn progress_bytes() -> impl FnMut(u64, u64) {
     }
 }
 
+/// A progress bar of event ids on stderr; nothing unless that is a terminal.
+pub(super) fn progress_ids() -> impl Fn(u64, u64) {
+    let bar = indicatif::ProgressBar::new(0);
+    bar.set_style(
+        indicatif::ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} events {eta}")
+            .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()),
+    );
+    move |done, total| {
+        bar.set_length(total);
+        bar.set_position(done.min(total));
+        if done >= total {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 /// A table for people.
 pub(super) fn table(header: &[&str]) -> comfy_table::Table {
     let mut table = comfy_table::Table::new();

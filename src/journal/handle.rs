@@ -19,10 +19,12 @@ use super::config::Config;
 use super::doomed::DoomedRows;
 use super::epochs::{Cursor, Epoch, Verdict, judge};
 use super::keeper::{Keeper, KeeperThread};
+use super::measure::horizon_for;
 use super::open::{Begun, Held, begin, hold};
 use super::queue::{Batch, Queue, Request};
 use super::rank::{Rank, RankWriter};
 use super::reader::Reader;
+use super::retention::Retention;
 use super::syncer::Syncer;
 use super::watermark::Reached;
 use super::writer::{Counters, Writer};
@@ -382,6 +384,16 @@ impl Journal {
     ) -> Result<Compacted> {
         let rank = self.known_rank(rank)?;
         self.compactor.compact(&self.job(&rank), to, options, progress)
+    }
+
+    /// The id up to which [to compact](Journal::compact) a rank so that no more than `keep_events`, `keep_bytes` and
+    /// `keep_age` allow is kept one by one; 0 if all may stay. Other than in the background, to the point: there is no
+    /// quarter that must be exceeded first, and `keep_events` may be 0. `keep_bytes` costs reading the log.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown rank, `Damaged`.
+    pub fn horizon_for(&self, rank: DpRank, keep: &Retention) -> Result<EventId> {
+        horizon_for(&self.store.0, &self.known_rank(rank)?, keep)
     }
 
     /// Gives up the events of a rank at or below `to`, as far as whole durable frames go and never the newest frame,

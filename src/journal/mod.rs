@@ -11,6 +11,7 @@ mod doomed;
 mod epochs;
 mod handle;
 mod keeper;
+mod measure;
 #[cfg(test)]
 mod model;
 mod open;
@@ -40,4 +41,4 @@ pub use retention::Retention;
 pub use rewrite::{Migrated, migrate};
 pub use rows::FORMAT;
 pub use verify::{Verified, verify};
-pub use view::{JournalView, RankInfo};
+pub use view::{HistoryInfo, JournalView, RankInfo};

@@ -150,7 +150,12 @@ impl Marks {
         if self.bytes() <= keep.saturating_add(keep / 4) {
             return None;
         }
-        let goal = self.end - keep;
+        self.up_to(keep)
+    }
+
+    /// The id up to which to compact so that about `keep` bytes stay: a mark's step more at most.
+    pub(crate) fn up_to(&self, keep: u64) -> Option<EventId> {
+        let goal = self.end.checked_sub(keep)?;
         let index = self.marks.partition_point(|(_, at)| *at <= goal);
         index.checked_sub(1).map(|index| self.marks[index].0)
     }

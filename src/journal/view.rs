@@ -11,17 +11,21 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::codec::SourceCursor;
+use crate::codec::{SourceCursor, Stamp};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EventId, WorkerId};
-use crate::store::{Current, Folder, Found, SledStore, Store, WitnessState};
+use crate::store::{Current, Folder, Found, LOG, SledStore, Store, WitnessState};
 
-use super::config::Durability;
+use super::compaction::{CompactOptions, Compacted, Compactor, Job};
+use super::config::{Durability, GroupLimits};
 use super::epochs::Epoch;
+use super::measure::horizon_for;
 use super::open::{check_before_open, check_format};
+use super::queue::Queue;
 use super::rank::Rank;
 use super::reader::Reader;
 use super::recover::{FoundRank, find_identity, find_ranks};
+use super::retention::Retention;
 use super::rows::Identity;
 
 /// A journal that is only read.
@@ -51,6 +55,8 @@ pub struct RankInfo {
     pub head: EventId,
     /// Ids at or below it are no longer kept one by one.
     pub horizon: EventId,
+    /// The compacted history that stands for them.
+    pub history: Option<HistoryInfo>,
     /// Ranges of ids that a repair could not save.
     pub lost: Vec<(EventId, EventId)>,
     /// The epochs that are remembered, oldest first.
@@ -59,6 +65,17 @@ pub struct RankInfo {
     pub source: Option<SourceCursor>,
     /// The durable head that the witness holds.
     pub witnessed: EventId,
+}
+
+/// What is known of a compacted history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryInfo {
+    /// Its number; each compaction counts one up.
+    pub number: u32,
+    /// Events in it.
+    pub events: u64,
+    /// Copies of blocks that it leaves held.
+    pub copies: u64,
 }
 
 impl JournalView {
@@ -157,6 +174,11 @@ impl JournalView {
             rank,
             head: found.head,
             horizon: found.row.horizon,
+            history: found.row.history.map(|history| HistoryInfo {
+                number: found.row.generation,
+                events: history.events,
+                copies: history.copies,
+            }),
             lost: found.row.lost.clone(),
             epochs: found.row.epochs.clone(),
             source: found.cursor.clone(),
@@ -178,6 +200,35 @@ impl JournalView {
     /// `Invalid` if the journal has no such rank.
     pub fn read_salvaged(&self, rank: DpRank, from: EventId) -> Result<Reader> {
         Ok(Reader::new(Arc::clone(&self.store), Arc::clone(&self.known(rank)?.0), from, true))
+    }
+
+    /// As [`Journal::horizon_for`](super::Journal::horizon_for).
+    ///
+    /// # Errors
+    /// `Invalid` if the journal has no such rank, `Damaged`.
+    pub fn horizon_for(&self, rank: DpRank, keep: &Retention) -> Result<EventId> {
+        horizon_for(&self.store, &self.known(rank)?.0, keep)
+    }
+
+    /// What [`Journal::compact`](super::Journal::compact) would do. Nothing is changed.
+    ///
+    /// # Errors
+    /// `Invalid` if the journal has no such rank, `Damaged`.
+    pub fn compact_dry(&self, rank: DpRank, to: EventId, progress: &dyn Fn(u64, u64)) -> Result<Compacted> {
+        let (rank, found) = self.known(rank)?;
+        let stamp = Stamp {
+            journal: self.identity.journal,
+            worker: self.identity.worker,
+            rank: rank.id(),
+            generation: LOG,
+            epoch: 0,
+            epoch_first: found.row.epochs.last().map_or(0, |epoch| epoch.first),
+        };
+        // Nobody takes anything from it: a dry run writes nothing.
+        let queue = Queue::new(1, GroupLimits::default(), false);
+        let job = Job { store: &self.store, queue: &queue, rank, stamp, generations: &rank.generations };
+        let options = CompactOptions { dry_run: true, pace_bytes: None, ..CompactOptions::default() };
+        Compactor::default().compact(&job, to, options, progress)
     }
 
     pub(crate) fn parts(&self, rank: DpRank) -> Result<(&dyn Store, &FoundRank)> {
