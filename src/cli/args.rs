@@ -336,7 +336,8 @@ pub(super) struct Load {
     pub(super) block_size: Option<u32>,
 }
 
-/// The main job in one command: a worker that journals a load is killed several times, and nothing is lost.
+/// The main job in one command: a worker that journals a load is killed several times, and nothing is lost; then its
+/// history is compacted, and the state stays.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  kvjournal demo --trace conversation.jsonl")]
 pub(super) struct DemoArgs {

@@ -1,4 +1,5 @@
-//! `demo`: a worker process that journals a load, killed several times, and what is there afterwards.
+//! `demo`: a worker process that journals a load, killed several times; what is there afterwards; and what is left of it
+//! once it is compacted.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write, stdout};
@@ -8,9 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::codec::as_kept;
 use crate::event::{DpRank, EventData, JsonEvent};
-use crate::journal::JournalView;
+use crate::index::Digest;
+use crate::journal::{CompactOptions, Config, Journal, JournalView};
 
 use super::args::DemoArgs;
+use super::fold::fold;
+use super::output::human_bytes;
 use super::{Failure, Outcome, load};
 
 const RANK: DpRank = DpRank(0);
@@ -56,9 +60,10 @@ pub(super) fn run(args: DemoArgs) -> Result<Outcome, Failure> {
         }
     }
     check_replay(&dir, &events, &mut problems)?;
+    compact_and_restart(&dir, &mut problems)?;
     if problems.is_empty() {
         say(&format!(
-            "\nAll {acked_total} acknowledged events are there, in order, under the ids they were given."
+            "\nAll {acked_total} acknowledged events were there, in order, under the ids they were given; what they leave is there still."
         ))?;
         return Ok(Outcome::Fine);
     }
@@ -164,4 +169,57 @@ fn check_replay(dir: &Path, events: &[EventData], problems: &mut Vec<String>) ->
         ))?;
     }
     Ok(())
+}
+
+/// Compacts the history, and checks that a reader that starts anew gets the same state, with ids that go on.
+fn compact_and_restart(dir: &Path, problems: &mut Vec<String>) -> Result<(), Failure> {
+    say(
+        "\nCompaction: all but the newest tenth of the events is replaced by the least of them with the same state.",
+    )?;
+    let before = state(dir)?;
+    let journal = Journal::open(Config { lock_wait_max: LOCK_WAIT, ..Config::new(dir, None) })?;
+    let head = journal.head(RANK);
+    let options = CompactOptions { grace: Duration::ZERO, pace_bytes: None, dry_run: false };
+    let started = Instant::now();
+    let done = journal.compact(RANK, head / 10 * 9, options)?;
+    journal.close()?;
+    say(&format!(
+        "  events up to {}: {} became {} in {:.2} s, their frames {} became {}",
+        done.horizon,
+        done.events_before,
+        done.events,
+        started.elapsed().as_secs_f64(),
+        human_bytes(done.frame_bytes_before),
+        human_bytes(done.frame_bytes)
+    ))?;
+    let started = Instant::now();
+    let after = state(dir)?;
+    say(&format!(
+        "Restart: {} events are read instead of {head} in {:.2} s; {} blocks are held, digest {}",
+        after.events,
+        started.elapsed().as_secs_f64(),
+        after.blocks,
+        after.digest
+    ))?;
+    if (before.blocks, before.digest) != (after.blocks, after.digest) {
+        problems.push(format!("before it, {} blocks were held, digest {}", before.blocks, before.digest));
+    }
+    let next = next_event(dir)?;
+    if next != head + 1 {
+        problems.push(format!("the next event would be {next}, not {}", head + 1));
+    }
+    Ok(())
+}
+
+/// What the rank holds, and how many events say so.
+struct State {
+    events: u64,
+    blocks: usize,
+    digest: Digest,
+}
+
+fn state(dir: &Path) -> Result<State, Failure> {
+    let view = JournalView::open(dir, LOCK_WAIT)?;
+    let folded = fold(&view, RANK, None, |_, _| {})?;
+    Ok(State { events: folded.events, blocks: folded.blocks(), digest: folded.digest() })
 }

@@ -26,8 +26,7 @@ pub(super) fn run(args: DumpArgs, format: Format) -> Result<Outcome, Failure> {
                 Format::Text => writeln!(out, "{rank} {}", data_text(&data))?,
             }
         }
-        let blocks = folded.index.blocks(folded.stream);
-        let digest = folded.index.digest(folded.stream);
+        let (blocks, digest) = (folded.blocks(), folded.digest());
         note(&format!("rank {rank}: {blocks} blocks held at event {}, digest {digest}", folded.at));
     }
     out.flush()?;

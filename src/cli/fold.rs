@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::event::{DpRank, EventData, EventId};
-use crate::index::{Index, StreamId};
+use crate::index::{Digest, Index, StreamId};
 use crate::journal::JournalView;
 
 use super::Failure;
@@ -15,6 +15,17 @@ pub(super) struct Folded {
     pub(super) at: EventId,
     /// Events that were read for it.
     pub(super) events: u64,
+}
+
+impl Folded {
+    /// Blocks that are held.
+    pub(super) fn blocks(&self) -> usize {
+        self.index.blocks(self.stream)
+    }
+
+    pub(super) fn digest(&self) -> Digest {
+        self.index.digest(self.stream)
+    }
 }
 
 /// The ranks that are asked for: one, or all.

@@ -4,19 +4,19 @@ use std::io::{Write, stdout};
 
 use serde_json::json;
 
+use crate::error::Error;
 use crate::event::DpRank;
 use crate::journal::{JournalView, RankInfo};
 
 use super::args::{Format, InspectArgs};
 use super::fold::{Folded, fold};
 use super::log::LOCK_WAIT;
-use super::output::{escape, human_bytes, table};
+use super::output::{escape, human_bytes, note, table};
 use super::{Failure, Outcome};
 
 pub(super) fn run(args: InspectArgs, format: Format) -> Result<Outcome, Failure> {
     let view = JournalView::open_copy(&args.dir.dir, LOCK_WAIT)?;
-    let ranks =
-        view.ranks().into_iter().map(|rank| Ok((view.rank(rank)?, fold(&view, rank, None, |_, _| {})?)));
+    let ranks = view.ranks().into_iter().map(|rank| Ok((view.rank(rank)?, held(&view, rank)?)));
     let ranks = ranks.collect::<Result<Vec<_>, Failure>>()?;
     match format {
         Format::Json => writeln!(stdout(), "{}", to_json(&view, &ranks))?,
@@ -25,12 +25,24 @@ pub(super) fn run(args: InspectArgs, format: Format) -> Result<Outcome, Failure>
     Ok(Outcome::Fine)
 }
 
+/// What a rank holds; nothing if it is damaged, which is told and no reason to show nothing else.
+fn held(view: &JournalView, rank: DpRank) -> Result<Option<Folded>, Failure> {
+    match fold(view, rank, None, |_, _| {}) {
+        Ok(folded) => Ok(Some(folded)),
+        Err(Failure::Journal(error @ Error::Damaged(_))) => {
+            note(&format!("note: what rank {rank} holds is not known: {}", escape(&error.to_string())));
+            Ok(None)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
 fn hex(id: [u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn to_json(view: &JournalView, ranks: &[(RankInfo, Folded)]) -> serde_json::Value {
-    let rank = |(info, folded): &(RankInfo, Folded)| {
+fn to_json(view: &JournalView, ranks: &[(RankInfo, Option<Folded>)]) -> serde_json::Value {
+    let rank = |(info, folded): &(RankInfo, Option<Folded>)| {
         json!({
             "dp_rank": info.rank,
             "head": info.head,
@@ -39,9 +51,9 @@ fn to_json(view: &JournalView, ranks: &[(RankInfo, Folded)]) -> serde_json::Valu
             "history": info.history.map(|history| json!({
                 "number": history.number, "events": history.events, "copies": history.copies,
             })),
-            "blocks": folded.index.blocks(folded.stream),
-            "digest": folded.index.digest(folded.stream).to_string(),
-            "events_folded": folded.events,
+            "blocks": folded.as_ref().map(Folded::blocks),
+            "digest": folded.as_ref().map(|folded| folded.digest().to_string()),
+            "events_folded": folded.as_ref().map(|folded| folded.events),
             "lost": info.lost,
             "epochs": info.epochs.iter().map(|epoch| json!({
                 "number": epoch.number, "nonce": epoch.nonce, "first": epoch.first, "kept": epoch.kept,
@@ -64,7 +76,7 @@ fn to_json(view: &JournalView, ranks: &[(RankInfo, Folded)]) -> serde_json::Valu
     })
 }
 
-fn print_text(view: &JournalView, ranks: &[(RankInfo, Folded)]) -> Result<(), Failure> {
+fn print_text(view: &JournalView, ranks: &[(RankInfo, Option<Folded>)]) -> Result<(), Failure> {
     let mut out = stdout().lock();
     writeln!(out, "worker      {}", view.worker())?;
     writeln!(out, "journal     {}", hex(view.id()))?;
@@ -91,8 +103,8 @@ fn print_text(view: &JournalView, ranks: &[(RankInfo, Folded)]) -> Result<(), Fa
             info.head.to_string(),
             info.horizon.to_string(),
             info.history.map_or_else(|| "-".into(), |history| format!("{} events", history.events)),
-            folded.index.blocks(folded.stream).to_string(),
-            folded.index.digest(folded.stream).to_string(),
+            folded.as_ref().map_or_else(|| "?".into(), |folded| folded.blocks().to_string()),
+            folded.as_ref().map_or_else(|| "?".into(), |folded| folded.digest().to_string()),
             newest.map_or(0, |epoch| epoch.number).to_string(),
             newest.map_or(0, |epoch| epoch.first).to_string(),
             lost.join(" "),
