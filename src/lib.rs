@@ -9,6 +9,7 @@ pub mod event;
 pub mod index;
 pub mod journal;
 mod store;
+pub mod worker;
 
 /// The README's example is a test.
 #[cfg(doctest)]

@@ -1,0 +1,5 @@
+//! The worker's side: what lives beside an engine and its journal.
+
+mod local_index;
+
+pub use local_index::{IndexProgress, LocalIndex};
