@@ -36,7 +36,7 @@ pub(crate) fn measure(bench: &Bench, table: &mut Table) -> Result<()> {
 }
 
 /// Seconds of each append call in steps at a fixed pace, for two seconds.
-fn paced(bench: &Bench, journal: &Journal) -> Result<Vec<f64>> {
+pub(crate) fn paced(bench: &Bench, journal: &Journal) -> Result<Vec<f64>> {
     let pace = Duration::from_secs(1) / STEPS_PER_SECOND;
     let start = Instant::now();
     let mut times = Vec::new();

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "stdout is where the figures go")]
 
 mod appending;
+mod compacting;
 mod disk;
 mod memory;
 mod opening;
@@ -63,10 +64,11 @@ fn main() -> Result<()> {
     };
     let mut table = Table::new(after("--format").is_some_and(|format| format == "json"), bench.rounds);
     let only = after("--only");
-    let parts: [(&str, Part); 4] = [
+    let parts: [(&str, Part); 5] = [
         ("appending", appending::measure),
         ("reading", reading::measure),
         ("opening", opening::measure),
+        ("compacting", compacting::measure),
         ("memory", memory::measure),
     ];
     for (name, measure) in parts {

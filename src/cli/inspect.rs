@@ -117,7 +117,26 @@ fn print_text(view: &JournalView, ranks: &[(RankInfo, Option<Folded>)]) -> Resul
         let none: DpRank = DpRank(0);
         writeln!(out, "no events yet: rank {none} will start at event 1")?;
     } else {
-        writeln!(out, "\n{rows}")?;
+        writeln!(out, "\n{rows}\n")?;
+        for (info, folded) in ranks {
+            writeln!(out, "rank {} starts from {}", info.rank, recovery(info, folded.as_ref()))?;
+        }
     }
     Ok(())
+}
+
+/// What a reader that starts anew is given, in its order.
+fn recovery(info: &RankInfo, folded: Option<&Folded>) -> String {
+    let log = match info.head - info.horizon {
+        0 => "no event after it".to_owned(),
+        _ => format!("events {} to {}", info.horizon + 1, info.head),
+    };
+    let all = folded.map_or_else(String::new, |folded| format!(" ({} events in all)", folded.events));
+    match info.history {
+        Some(history) => {
+            format!("a history of {} events up to {}, then {log}{all}", history.events, info.horizon)
+        }
+        None if info.horizon > 0 => format!("nothing up to {}, then {log}{all}", info.horizon),
+        None => format!("{log}{all}"),
+    }
 }

@@ -97,7 +97,12 @@ impl Run {
     }
 
     fn start(&self) -> Result<Journal> {
-        let seen = WitnessRank { rank: RANK.0, durable_head: self.durable, epoch_first: 0 };
+        self.start_with(0)
+    }
+
+    /// Opens with a witness that saw this revision of the rank's row.
+    fn start_with(&self, revision: u64) -> Result<Journal> {
+        let seen = WitnessRank { rank: RANK.0, durable_head: self.durable, epoch_first: 0, revision };
         let ranks = Vec::from_iter((self.durable > 0).then_some(seen));
         let prior = WitnessState { journal: JOURNAL, ranks, ..WitnessState::default() };
         let store: Arc<dyn Store> = Arc::<MemoryStore>::clone(&self.store);
@@ -226,6 +231,28 @@ impl Run {
         assert_eq!(index.digest(stream), self.expected().digest(stream));
         (self.durable, self.horizon) = (head, horizon);
     }
+
+    /// A reader that knows the state before any id, and goes on from there as it is told, ends with the state of all.
+    fn check_from_every_id(&self) {
+        let (journal, stream) = (self.journal(), StreamId::new(1, RANK.0));
+        // What a trim gave up, only those who saw it still have.
+        let ids = if self.trimmed == 0 { self.events.len() as u64 } else { 0 };
+        for from in 1..=ids {
+            let follower = Index::new();
+            let mut reader = journal.read(RANK, from).unwrap();
+            match reader.start() {
+                Start::Continue => follower.apply_batch(stream, &self.events[..from as usize - 1]),
+                Start::Reset { horizon } => assert!(from <= horizon),
+                Start::Ahead { head } => panic!("{from} is ahead of {head}"),
+            }
+            while let Some(frame) = reader.next_frame().unwrap() {
+                for event in frame.events() {
+                    follower.apply(stream, &event.unwrap().data);
+                }
+            }
+            assert_eq!(follower.digest(stream), self.expected().digest(stream), "from {from}");
+        }
+    }
 }
 
 proptest! {
@@ -239,5 +266,17 @@ proptest! {
         for operation in operations {
             run.step(operation);
         }
+        run.check_from_every_id();
     }
+}
+
+#[test]
+fn a_row_older_than_the_one_that_the_witness_saw_is_damage() {
+    let mut run = Run::new();
+    run.append(vec![EventData::Removed(Removed::default()); 3]).unwrap();
+    run.journal.take().unwrap().close().unwrap();
+    run.durable = 3;
+    let found = run.start_with(100).map(drop).unwrap_err();
+    assert!(found.to_string().contains("the witness saw version 100"), "{found}");
+    run.start_with(1).unwrap();
 }

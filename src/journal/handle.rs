@@ -22,7 +22,7 @@ use super::keeper::{Keeper, KeeperThread};
 use super::measure::horizon_for;
 use super::open::{Begun, Held, begin, hold};
 use super::queue::{Batch, Queue, Request};
-use super::rank::{Rank, RankWriter};
+use super::rank::{Rank, RankWriter, Revisions};
 use super::reader::Reader;
 use super::retention::Retention;
 use super::syncer::Syncer;
@@ -133,6 +133,7 @@ impl Journal {
             let writer = RankWriter {
                 previous: found.previous,
                 cursor: found.cursor,
+                revisions: Revisions::durable(found.row.revision),
                 row: found.row,
                 witnessed: found.head,
                 doomed,

@@ -29,6 +29,7 @@ mod tail;
 mod verify;
 mod view;
 mod watermark;
+mod witnessing;
 mod writer;
 
 pub use compaction::{CompactOptions, Compacted};

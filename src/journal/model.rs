@@ -116,6 +116,7 @@ impl Run {
             rank: *rank,
             durable_head: model.durable,
             epoch_first: 0,
+            revision: 0,
         });
         let prior = WitnessState { journal: JOURNAL, ranks: ranks.collect(), ..WitnessState::default() };
         let held =

@@ -170,8 +170,21 @@ pub(crate) fn begin(held: &mut Held, config: &Config) -> Result<Begun> {
     if let Some(witness) = &mut held.witness {
         witness.write(&witnessed).map_err(Error::io("write the witness"))?;
     }
+    for FoundRank { row, previous, head, .. } in &ranks {
+        // In the order in which a reader that starts anew gets them.
+        tracing::info!(
+            dp_rank = row.rank,
+            history_events = row.history.map_or(0, |history| history.events),
+            log_after = row.base,
+            log_ends = previous,
+            head,
+            epoch_first = row.epochs.last().map_or(0, |epoch| epoch.first),
+            "rank recovered"
+        );
+    }
     tracing::info!(
         worker_id = identity.worker.0,
+        clean = held.prior.clean,
         epoch = epoch.number,
         ranks = ranks.len(),
         "journal opened"

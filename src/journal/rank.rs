@@ -136,8 +136,28 @@ pub(crate) struct RankWriter {
     pub(crate) cursor: Option<SourceCursor>,
     /// Durable head that the witness has.
     pub(crate) witnessed: EventId,
+    /// How far the row is known to be durable.
+    pub(crate) revisions: Revisions,
     /// Rows that are left to delete.
     pub(crate) doomed: DoomedRows,
     /// The row must be saved and synced before anything of this opening leaves.
     pub(crate) unsaved: bool,
+}
+
+/// Revisions of a rank's row on their way to stable storage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Revisions {
+    /// Written before the newest sync began.
+    pub(crate) syncing: u64,
+    /// On stable storage for certain.
+    pub(crate) synced: u64,
+    /// The one that the witness has.
+    pub(crate) witnessed: u64,
+}
+
+impl Revisions {
+    /// Those of a row that is on stable storage, as the witness knows.
+    pub(crate) fn durable(revision: u64) -> Self {
+        Self { syncing: revision, synced: revision, witnessed: revision }
+    }
 }

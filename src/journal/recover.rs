@@ -27,7 +27,7 @@ pub(crate) struct FoundRank {
 impl FoundRank {
     pub(crate) fn witness(&self) -> WitnessRank {
         let epoch_first = self.row.epochs.last().map_or(0, |epoch| epoch.first);
-        WitnessRank { rank: self.row.rank, durable_head: self.head, epoch_first }
+        WitnessRank { rank: self.row.rank, durable_head: self.head, epoch_first, revision: self.row.revision }
     }
 }
 
@@ -71,9 +71,9 @@ pub(crate) fn find_ranks(
     witness: &WitnessState,
 ) -> Result<Vec<FoundRank>> {
     let rows = read_ranks(store)?;
-    for seen in witness.ranks.iter().filter(|seen| seen.durable_head > 0) {
+    for seen in witness.ranks.iter().filter(|seen| seen.durable_head > 0 || seen.revision > 0) {
         if !rows.iter().any(|row| row.rank == seen.rank) {
-            let ids = 1..=seen.durable_head;
+            let ids = 1..=seen.durable_head.max(1);
             return Err(Error::damaged_ids(DpRank(seen.rank), ids, "the row of the rank is missing"));
         }
     }
@@ -143,6 +143,14 @@ fn find_rank(
         && witness.ranks.iter().any(|seen| seen.rank == rank.0)
     {
         return Err(Error::damaged(format!("rank {rank}: its row is older than epoch {}", witness.epoch)));
+    }
+    let seen = witness.ranks.iter().find(|seen| seen.rank == rank.0).map_or(0, |seen| seen.revision);
+    if found.row.revision < seen {
+        let what = format!(
+            "its row is version {}, the witness saw version {seen}: horizon and source cursor are not known",
+            found.row.revision
+        );
+        return Err(Error::damaged_ids(rank, 1..=found.head.max(1), what));
     }
     Ok(found)
 }

@@ -113,7 +113,7 @@ fn open_raw(folder: &Folder, generations: &[u32]) -> Result<Vec<File>> {
 
 fn witness_of(row: &RankRow) -> WitnessRank {
     let epoch_first = row.epochs.last().map_or(0, |epoch| epoch.first);
-    WitnessRank { rank: row.rank, durable_head: row.floor, epoch_first }
+    WitnessRank { rank: row.rank, durable_head: row.floor, epoch_first, revision: row.revision }
 }
 
 /// A repair is an opening of its own: whoever read from a later one than is left must not go on unasked.
@@ -174,17 +174,13 @@ fn write(
         let seen = witness.and_then(|witness| witness.ranks.iter().find(|seen| seen.rank == rank).copied());
         let known = carved.ranks.get(&rank);
         let chosen = choose(carved, identity, rank, known, seen, witness.map_or(0, |w| w.epoch));
+        let witnessed = seen.map_or(0, |seen| seen.revision);
         let mut row = known.cloned().unwrap_or_else(|| RankRow { rank, ..RankRow::default() });
+        let row_known = known.is_some_and(|known| known.revision >= witnessed);
+        row.revision = row.revision.max(witnessed);
         save_history(files, carved, identity, &store, &mut row, repaired)?;
         let saved = save_frames(files, carved, &store, &row, &chosen, repaired)?;
-        settle(
-            &mut row,
-            &saved,
-            known.is_some(),
-            witness.is_some(),
-            seen.map_or(0, |s| s.durable_head),
-            repaired,
-        );
+        settle(&mut row, &saved, row_known, witness.is_some(), seen.map_or(0, |s| s.durable_head), repaired);
         let kept = saved.last().map_or(0, |header| header.last);
         row.epochs.push(Epoch { first: row.floor + 1, kept, ..*epoch });
         let forgotten = row.epochs.len().saturating_sub(EPOCHS_MAX);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::codec::{BuiltFrame, FrameBuilder, PayloadRows, SourceCursor, Stamp};
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EventId, WorkerId};
-use crate::store::{LOG, Store, Tree, Witness, WitnessRank, WitnessState};
+use crate::store::{LOG, Store, Tree, Witness};
 
 use super::clock::now_us;
 use super::config::Durability;
@@ -26,7 +26,7 @@ use super::doomed::{Doomed, DoomedRows};
 use super::epochs::Epoch;
 use super::phase::{Phase, enter};
 use super::queue::{Group, Queue, Replacement, Request};
-use super::rank::{Rank, RankView, RankWriter};
+use super::rank::{Rank, RankView, RankWriter, Revisions};
 use super::rows::{frame_key, payload_key};
 use super::syncer::{SyncPoint, Syncer};
 
@@ -93,8 +93,12 @@ impl Writer {
     fn run_groups(&mut self) -> Result<()> {
         loop {
             let mut group = self.queue.take(self.idle_max());
+            let is_synced = !self.queue.is_syncing();
             if let Err(error) = self.syncer.take_failure() {
                 return Err(self.distrust(error));
+            }
+            if is_synced {
+                self.rows_synced();
             }
             let last = group.last;
             let requests = std::mem::take(&mut group.requests);
@@ -125,11 +129,6 @@ impl Writer {
         }
         let doomed = self.ranks.values().filter_map(|(_, writer)| writer.doomed.first_due());
         doomed.map(|due| due.saturating_duration_since(Instant::now())).fold(idle, Duration::min)
-    }
-
-    /// Whether a durable head rose since the witness was written.
-    fn witness_stale(&self) -> bool {
-        self.ranks.values().any(|(rank, writer)| rank.durable.get() > writer.witnessed)
     }
 
     fn sync_every(&self) -> Duration {
@@ -177,6 +176,7 @@ impl Writer {
                 previous: 0,
                 cursor: None,
                 witnessed: 0,
+                revisions: Revisions::default(),
                 doomed: DoomedRows::default(),
                 unsaved: true,
             };
@@ -240,6 +240,7 @@ impl Writer {
             self.ends().iter().for_each(|(rank, id)| rank.durable.raise(*id));
         } else if due && !self.queue.is_syncing() {
             self.flush()?;
+            self.rows_syncing();
             self.syncer.begin(self.ends())?;
             self.dirty = false;
             self.last_sync = Instant::now();
@@ -386,20 +387,6 @@ impl Writer {
         self.write_witness(true)
     }
 
-    fn write_witness(&mut self, clean: bool) -> Result<()> {
-        let state = WitnessState { clean, ..self.witness_state() };
-        if let Some(witness) = &mut self.witness {
-            witness.write(&state).map_err(Error::io("write the witness"))?;
-        }
-        for seen in &state.ranks {
-            if let Some((_, writer)) = self.ranks.get_mut(&DpRank(seen.rank)) {
-                writer.witnessed = seen.durable_head;
-            }
-        }
-        self.last_witness = Instant::now();
-        Ok(())
-    }
-
     /// A failed flush is a failed sync: what sled wrote of it is not known.
     fn flush(&mut self) -> Result<()> {
         self.store.flush().map_err(|error| self.distrust(error.into()))
@@ -413,34 +400,10 @@ impl Writer {
             Ok(self.store.sync()?)
         });
         self.last_sync = Instant::now();
-        synced.map_err(|error| self.distrust(error))
-    }
-
-    /// Marks the store as not to be trusted after a failed sync.
-    fn distrust(&mut self, error: Error) -> Error {
-        // A write that was refused for want of space never reached the kernel's cache: nothing there is false.
-        if !error.is_disk_full() {
-            let state = WitnessState { suspect: true, ..self.witness_state() };
-            if let Some(Err(e)) = self.witness.as_mut().map(|witness| witness.write(&state)) {
-                tracing::error!(error = %e, "the failed sync cannot be recorded");
-            }
-        }
-        error
-    }
-
-    fn witness_state(&self) -> WitnessState {
-        let ranks = self.ranks.values().map(|(rank, writer)| WitnessRank {
-            rank: rank.id().0,
-            durable_head: rank.durable.get(),
-            epoch_first: writer.row.epochs.last().map_or(0, |epoch| epoch.first),
-        });
-        WitnessState {
-            journal: self.journal,
-            epoch: self.epoch,
-            clean: false,
-            suspect: false,
-            ranks: ranks.collect(),
-        }
+        synced.map_err(|error| self.distrust(error))?;
+        self.rows_syncing();
+        self.rows_synced();
+        Ok(())
     }
 
     fn first_id_of(&self, rank: &Rank) -> EventId {

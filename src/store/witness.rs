@@ -23,7 +23,7 @@ const SLOT_BYTES: usize = 8 * 1024;
 const SLOTS: u64 = 2;
 const HEAD_BYTES: usize = 4 + 4 + 8 + 4 + 4;
 
-/// Ranks that fit a slot with room to spare: each takes 20 bytes.
+/// Ranks that fit a slot with room to spare: each takes 28 bytes.
 pub(crate) const RANKS_MAX: usize = 256;
 
 /// What the witness remembers.
@@ -46,6 +46,9 @@ pub(crate) struct WitnessRank {
     pub(crate) durable_head: EventId,
     /// First id that the newest opening could give to this rank.
     pub(crate) epoch_first: EventId,
+    /// Revision of the rank's row that is known to be on stable storage: an older one, which a damaged store may show,
+    /// has another horizon and another source cursor.
+    pub(crate) revision: u64,
 }
 
 impl WitnessState {
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
 
     fn state(head: EventId) -> WitnessState {
-        let ranks = vec![WitnessRank { rank: 3, durable_head: head, epoch_first: 1 }];
+        let ranks = vec![WitnessRank { rank: 3, durable_head: head, epoch_first: 1, revision: 4 }];
         WitnessState { journal: [7; 16], epoch: 2, clean: false, suspect: false, ranks }
     }
 

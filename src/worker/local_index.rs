@@ -93,6 +93,7 @@ impl Drop for LocalIndex {
 trait Fold: Send + Sync + 'static {
     fn apply(&self, stream: StreamId, events: &[EventData]);
     fn clear(&self, stream: StreamId);
+    fn blocks(&self, stream: StreamId) -> usize;
 }
 
 impl Fold for Index {
@@ -102,6 +103,10 @@ impl Fold for Index {
 
     fn clear(&self, stream: StreamId) {
         Self::clear(self, stream);
+    }
+
+    fn blocks(&self, stream: StreamId) -> usize {
+        Self::blocks(self, stream)
     }
 }
 
@@ -171,7 +176,7 @@ impl<F: Fold> Shared<F> {
         let stream = StreamId::new(journal.worker(), rank);
         self.fold.clear(stream);
         let mut reader = journal.read(rank, 0)?;
-        let mut events = Vec::new();
+        let (mut events, mut caught_up) = (Vec::new(), false);
         while !self.is_stopped() {
             while let Some(frame) = reader.next_frame()? {
                 events.clear();
@@ -186,12 +191,21 @@ impl<F: Fold> Shared<F> {
                     return Ok(());
                 }
             }
+            if !caught_up {
+                let (applied, blocks) = (self.applied(rank), self.fold.blocks(stream));
+                tracing::info!(dp_rank = rank.0, applied, blocks, "index holds all that was appended");
+                caught_up = true;
+            }
             match reader.wait(LOOK_EVERY) {
                 Ok(()) | Err(Error::Timeout(_)) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    fn applied(&self, rank: DpRank) -> EventId {
+        self.progress().get(&rank).map_or(0, |progress| progress.applied)
     }
 
     fn rebuild(&self, rank: DpRank, error: &str) {
@@ -270,6 +284,10 @@ mod tests {
 
         fn clear(&self, _: StreamId) {
             self.seen.lock().unwrap().clear();
+        }
+
+        fn blocks(&self, _: StreamId) -> usize {
+            0
         }
     }
 
