@@ -7,7 +7,7 @@ SKIPS := $(CURDIR)/target/skipped-tests
 DENY_VERSION := 0.20.2
 TOOLS := $(CURDIR)/target/tools
 
-.PHONY: demo test bench lint deny peers
+.PHONY: demo test bench lint deny peers index-peers
 
 demo:
 	$(CARGO) build --release --quiet
@@ -40,3 +40,11 @@ bench:
 
 peers:
 	cd benches/peers && $(CARGO) run --release -- $(BENCH_ARGS)
+	$(MAKE) index-peers
+
+# The index beside Dynamo's, with BENCH_ARGS=--quick in short, with TRACE=FILE on a trace.
+INDEX_ARGS = $(filter --quick,$(BENCH_ARGS)) $(if $(TRACE),--trace $(abspath $(TRACE)))
+index-peers:
+	cd benches/peers && $(CARGO) build --release -p kvjournal-index-peers
+	./benches/peers/target/release/heap $(INDEX_ARGS)
+	./benches/peers/target/release/speed $(INDEX_ARGS)

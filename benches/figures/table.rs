@@ -1,29 +1,31 @@
-//! The table: a line a figure, printed as soon as it is known.
+//! The table: a line a figure, printed as soon as it is known. The index's peers print theirs with it, too.
+#![allow(unreachable_pub, clippy::print_stdout, reason = "a module of two programs, which print for people")]
+#![allow(missing_docs, clippy::must_use_candidate, clippy::new_without_default, reason = "not a library's")]
 
 use std::fmt::Write;
 
 /// What a figure has to reach.
 #[derive(Clone, Copy)]
-pub(crate) enum Bar {
+pub enum Bar {
     AtLeast(f64),
     AtMost(f64),
     /// There is none: it is for the reader.
     None,
 }
 
-pub(crate) struct Table {
+pub struct Table {
     json: bool,
     rounds: usize,
     headed: bool,
 }
 
 impl Table {
-    pub(crate) fn new(json: bool, rounds: usize) -> Self {
+    pub fn new(json: bool, rounds: usize) -> Self {
         Self { json, rounds, headed: false }
     }
 
     /// Prints a figure of at least one round.
-    pub(crate) fn row(&mut self, name: &str, bar: Bar, mut values: Vec<f64>) {
+    pub fn row(&mut self, name: &str, bar: Bar, mut values: Vec<f64>) {
         let [q1, median, q3] = [0.25, 0.5, 0.75].map(|share| quantile(&mut values, share));
         let (bar, met) = match bar {
             Bar::AtLeast(least) => (format!(">= {least}"), Some(median >= least)),
@@ -52,7 +54,7 @@ impl Table {
 }
 
 /// Of at least one value; NaN of none.
-pub(crate) fn quantile(values: &mut [f64], share: f64) -> f64 {
+pub fn quantile(values: &mut [f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = (values.len().saturating_sub(1) as f64 * share).round() as usize;
     values.get(at).copied().unwrap_or(f64::NAN)
