@@ -38,11 +38,12 @@ deny:
 bench:
 	$(CARGO) bench --bench figures -- $(BENCH_ARGS)
 
-peers:
-	cd benches/peers && $(CARGO) run --release -- $(BENCH_ARGS)
-	$(MAKE) index-peers
+# Each beside others, in one run. BENCH_ARGS=--quick for short, TRACE=FILE for the requests of a trace.
+PEERS_ARGS = $(BENCH_ARGS) $(if $(TRACE),--trace $(abspath $(TRACE)))
+peers: index-peers
+	cd benches/peers && $(CARGO) run --release -- $(PEERS_ARGS)
 
-# The index beside Dynamo's, with BENCH_ARGS=--quick in short, with TRACE=FILE on a trace.
+# The index beside Dynamo's; of BENCH_ARGS it knows --quick.
 INDEX_ARGS = $(filter --quick,$(BENCH_ARGS)) $(if $(TRACE),--trace $(abspath $(TRACE)))
 index-peers:
 	cd benches/peers && $(CARGO) build --release -p kvjournal-index-peers

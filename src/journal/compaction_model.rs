@@ -18,7 +18,8 @@ use crate::store::{MemoryStore, Store, WitnessRank, WitnessState};
 
 use super::compaction::CompactOptions;
 use super::config::Config;
-use super::handle::{Journal, NewEvent, Source};
+use super::handle::Journal;
+use super::input::{NewEvent, Source};
 use super::open::Held;
 use super::reader::Start;
 use super::rows::{FORMAT, Identity};

@@ -7,17 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use crate::codec::{EncodedRecords, SourceCursor, Stamp};
 use crate::error::{Error, Result};
-use crate::event::{DpRank, EngineTime, EventData, EventId, WorkerId};
+use crate::event::{DpRank, EventId, WorkerId};
 use crate::store::{LOG, RANKS_MAX, Store};
 
 use super::compaction::{CompactOptions, Compacted, Compactor, Job, ask};
 use super::config::Config;
 use super::doomed::DoomedRows;
 use super::epochs::{Cursor, Epoch, Verdict, judge};
+use super::input::{NewEvent, Source};
 use super::keeper::{Keeper, KeeperThread};
 use super::measure::horizon_for;
 use super::open::{Begun, Held, begin, hold};
@@ -25,60 +24,10 @@ use super::queue::{Batch, Queue, Request};
 use super::rank::{Rank, RankWriter, Revisions};
 use super::reader::Reader;
 use super::retention::Retention;
+use super::stats::Stats;
 use super::syncer::Syncer;
 use super::watermark::Reached;
 use super::writer::{Counters, Writer};
-
-/// An event to append.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewEvent {
-    /// What it says.
-    pub data: EventData,
-    /// The engine's time, kept as it is.
-    pub engine_time: Option<EngineTime>,
-    /// The engine's own bytes, kept as they are.
-    pub payload: Option<Bytes>,
-}
-
-impl From<EventData> for NewEvent {
-    fn from(data: EventData) -> Self {
-        Self { data, engine_time: None, payload: None }
-    }
-}
-
-/// Which batch of an engine events came in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// Where the batch came from, at most [`SourceCursor::ENDPOINT_BYTES_MAX`] bytes.
-    pub endpoint: String,
-    /// The engine's number of the batch.
-    pub sequence: u64,
-    /// 128-bit hash of the whole batch.
-    pub hash: u128,
-}
-
-/// Figures of an open journal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Events written since it was opened.
-    pub events: u64,
-    /// Frames written since it was opened.
-    pub frames: u64,
-    /// Bytes of frames written since it was opened.
-    pub frame_bytes: u64,
-    /// Syncs since it was opened.
-    pub syncs: u64,
-    /// Rows of trimmed frames deleted since it was opened.
-    pub trimmed_rows: u64,
-    /// Events that wait for the writer.
-    pub queued_events: usize,
-    /// Bytes that wait for the writer.
-    pub queued_bytes: usize,
-    /// Appends that had to wait for room in the queue.
-    pub queue_waits: u64,
-    /// Bytes of frames and payloads in the tails of all ranks.
-    pub tail_bytes: usize,
-}
 
 /// An open journal. Appending and reading are cheap and may be done from any thread; one thread behind it writes.
 ///

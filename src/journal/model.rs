@@ -15,7 +15,8 @@ use crate::event::{BlockHash, DpRank, EventData, EventId, Removed, WorkerId};
 use crate::store::{MemoryStore, Store, WitnessRank, WitnessState};
 
 use super::config::Config;
-use super::handle::{Journal, NewEvent, Source};
+use super::handle::Journal;
+use super::input::{NewEvent, Source};
 use super::open::Held;
 use super::rows::{FORMAT, Identity};
 

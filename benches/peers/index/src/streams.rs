@@ -30,14 +30,15 @@ pub fn requests(trace: Option<&Path>, count: usize) -> Result<Vec<Request>> {
     Ok(requests)
 }
 
-/// The hashes of each request's blocks: a cold engine announces all of them.
+/// The hashes of each request's blocks, its answer left out: a cold engine announces all of them.
 ///
 /// # Errors
 /// If `block_size` is none that an engine has.
 pub fn prompts(requests: &[Request], block_size: u32) -> Result<Vec<Vec<TokensHash>>> {
     let mut engine = EngineDouble::for_rank(CacheSpec { blocks: COLD_BLOCKS, block_size }, DpRank(0))?;
-    let mut prompt = |request| {
-        let events = engine.step(request, Detail::default());
+    let mut prompt = |request: &Request| {
+        let unanswered = Request { output_length: 0, ..request.clone() };
+        let events = engine.step(&unanswered, Detail::default());
         engine.reset();
         events.into_iter().flat_map(stored_hashes).collect()
     };
@@ -63,7 +64,7 @@ impl Fleet {
     /// # Errors
     /// If such a cache cannot be.
     pub fn new(workers: u32, cache: CacheSpec) -> Result<Self> {
-        // Block hashes are the engine's own; what two engines share is the hashes of tokens.
+        // The rank keeps the answers of two engines apart; prompts have the same hashes at all of them.
         let engines = (0..workers).map(|worker| EngineDouble::for_rank(cache, DpRank(worker)));
         Ok(Self { engines: engines.collect::<Result<_, _>>()?, served: 0 })
     }

@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     for (workers, blocks) in [(1, 300_000), (8, 20_000)] {
         let blocks = if args.quick { blocks / 10 } else { blocks };
         let cache = CacheSpec { blocks, block_size: 128 };
-        // No pass over the trace in full twice: enough to fill the caches and then churn in them.
+        // As many events as requests: enough to fill the caches and then churn in them.
         let events = streams::load(&requests, workers, cache, requests.len() as u64)?;
         compare(&mut table, workers, &events);
     }
@@ -55,7 +55,8 @@ fn compare(table: &mut Table, workers: u32, events: &[Announced]) {
     let tree = growth(|| {
         let mut tree = RadixTree::new();
         for (id, (worker, event)) in events.iter().enumerate() {
-            let _ = tree.apply_event(dynamo::event(*worker, id as u64, event));
+            let taken = tree.apply_event(dynamo::event(*worker, id as u64, event));
+            taken.expect("Dynamo takes every event of an engine that evicts leaves first");
         }
         tree
     });
@@ -66,10 +67,11 @@ fn compare(table: &mut Table, workers: u32, events: &[Announced]) {
             let events = events.iter().enumerate();
             scope.spawn(move || {
                 for (id, (worker, event)) in events {
-                    let _ = sender.send(WorkerTask::Event(dynamo::event(*worker, id as u64, event)));
+                    let event = WorkerTask::Event(dynamo::event(*worker, id as u64, event));
+                    sender.send(event).expect("its thread takes events until we end");
                 }
             });
-            let _ = tree.worker(receiver, None);
+            tree.worker(receiver, None).expect("its thread ends in order");
         });
         tree
     });
