@@ -3,11 +3,13 @@
 //! Twenty bytes a block, in slots that keep the order of events, found by a table of slot numbers. What fits no 20
 //! bytes stands aside, which is rare.
 
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table};
+
+use crate::event::Block;
 
 use super::hash::{SlotMap, is_roomy, mix2, seed, shrink_map};
 use super::holds::NOT_HELD;
-use super::pages::Pages;
+use super::pages::{Freed, Pages};
 
 /// In place of a parent: the block starts a prompt.
 pub(super) const START: u32 = u32::MAX;
@@ -56,12 +58,15 @@ impl Facts {
     const KIDS_BITS: u32 = 14;
     const HOLD_BITS: u32 = 9;
     const TAG_BITS: u32 = 7;
+    /// The bits of each.
+    const KIDS: u32 = (1 << Self::KIDS_BITS) - 1;
+    const HOLD: u32 = ((1 << Self::HOLD_BITS) - 1) << Self::KIDS_BITS;
     const NO_TOKENS: u32 = 1 << 30;
     const ASIDE: u32 = 1 << 31;
 
     /// All in one number, if they fit.
     #[inline]
-    fn packed(self) -> Option<u32> {
+    pub(super) fn packed(self) -> Option<u32> {
         let fits = self.kids >> Self::KIDS_BITS | self.hold >> Self::HOLD_BITS | self.tag >> Self::TAG_BITS;
         let packed = self.kids
             | self.hold << Self::KIDS_BITS
@@ -145,6 +150,94 @@ impl Entries {
         self.by_hash.insert_unique(mix2(seed, block_hash), slot, rehash);
         self.set_facts(slot, facts);
         slot
+    }
+
+    /// Adds blocks that are not there yet, each below the one before: the first below `parent`, and as many as fit
+    /// beside one another up to one that is there. Their facts are `packed`, and their nodes are still to be set. Says
+    /// the first slot, and how many.
+    pub(super) fn add_chain(&mut self, parent: u32, blocks: &[Block], packed: u32) -> (u32, usize) {
+        let (first, len) = self.slots.claim_after(parent, blocks.len());
+        let mut above = parent;
+        for ((entry, block), slot) in self.slots.run_mut(first, len).iter_mut().zip(blocks).zip(first..) {
+            *entry = Entry { block_hash: block.block_hash.0, node: 0, parent: above, facts: packed };
+            above = slot;
+        }
+        let (slots, seed) = (&self.slots, self.seed);
+        let rehash = |slot: &u32| mix2(seed, slots.get(*slot).block_hash);
+        let mut added = 0;
+        for (block, slot) in blocks[..len].iter().zip(first..) {
+            let hash = block.block_hash.0;
+            let is_it = |slot: &u32| slots.get(*slot).block_hash == hash;
+            match self.by_hash.entry(mix2(seed, hash), is_it, rehash) {
+                hash_table::Entry::Occupied(_) => break,
+                hash_table::Entry::Vacant(room) => room.insert(slot),
+            };
+            added += 1;
+        }
+        if added < len {
+            let rest = first + added as u32;
+            self.slots.run_mut(rest, len - added).fill(Entry::default());
+            self.slots.give_back(rest, len - added);
+        }
+        (first, added)
+    }
+
+    /// Notes the nodes of blocks in consecutive slots, which are consecutive as well.
+    pub(super) fn set_nodes(&mut self, slot: u32, len: usize, node: u32) {
+        for (entry, node) in self.slots.run_mut(slot, len).iter_mut().zip(node..) {
+            entry.node = node;
+        }
+    }
+
+    /// The facts of a block as they are kept, [`None`] if they stand aside.
+    #[inline]
+    pub(super) fn packed(&self, slot: u32) -> Option<u32> {
+        let packed = self.get(slot).facts;
+        (packed & Facts::ASIDE == 0).then_some(packed)
+    }
+
+    /// Counts a block more below a block.
+    #[inline]
+    pub(super) fn add_kid(&mut self, slot: u32) {
+        let entry = self.slots.get_mut(slot);
+        if entry.facts & Facts::ASIDE == 0 && entry.facts & Facts::KIDS < Facts::KIDS {
+            entry.facts += 1;
+            return;
+        }
+        let mut facts = self.facts(slot);
+        facts.kids += 1;
+        self.set_facts(slot, facts);
+    }
+
+    /// Counts a block less below a block. Says whether nothing is left of it: no block below, and it is not held.
+    #[inline]
+    pub(super) fn drop_kid(&mut self, slot: u32) -> bool {
+        let entry = self.slots.get_mut(slot);
+        if entry.facts & Facts::ASIDE == 0 {
+            entry.facts -= 1;
+            return entry.facts & (Facts::KIDS | Facts::HOLD) == 0;
+        }
+        let mut facts = self.facts(slot);
+        facts.kids -= 1;
+        self.set_facts(slot, facts);
+        facts.kids == 0 && !facts.is_held()
+    }
+
+    /// Removes a block whose facts do not stand aside; its slot is free at the latest with [`Entries::flush`], and
+    /// until then holds nothing that can be found.
+    #[inline]
+    pub(super) fn remove_soon(&mut self, freed: &mut Freed, slot: u32) {
+        let entry = std::mem::take(self.slots.get_mut(slot));
+        let hash = mix2(self.seed, entry.block_hash);
+        if let Ok(found) = self.by_hash.find_entry(hash, |other| *other == slot) {
+            found.remove();
+        }
+        self.slots.give_back_soon(freed, slot);
+    }
+
+    /// Frees the slots that are to be freed soon.
+    pub(super) fn flush(&mut self, freed: &mut Freed) {
+        self.slots.flush(freed);
     }
 
     /// Removes a block.

@@ -135,12 +135,20 @@ impl Holders {
                 changed
             }
         };
-        self.release(set);
+        self.release(set, 1);
         changed
     }
 
-    fn release(&mut self, set: u32) {
-        if set != NOBODY && self.sets.release(set).is_some() {
+    /// Moves so many nodes' uses from one set to another.
+    pub(super) fn move_uses(&mut self, from: u32, to: u32, nodes: u64) {
+        if nodes > 0 {
+            self.sets.retain(to, nodes);
+            self.release(from, nodes);
+        }
+    }
+
+    fn release(&mut self, set: u32, nodes: u64) {
+        if set != NOBODY && self.sets.release_many(set, nodes).is_some() {
             // Its number may soon mean another set.
             for known in &mut self.recent {
                 if known.is_some_and(|(change, changed)| change.set == set || changed == set) {

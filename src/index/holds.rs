@@ -144,6 +144,11 @@ impl Holds {
         self.of(combination).iter().find(|hold| hold.placement == place).map_or(0, |hold| hold.count)
     }
 
+    /// Whether a combination is one copy in `place` and nothing else.
+    pub(super) fn is_one_copy(&self, combination: u32, place: u32) -> bool {
+        combination != NOT_HELD && matches!(self.of(combination), [Hold { placement, count: 1 }] if *placement == place)
+    }
+
     /// Moves one use from a combination to the one that holds `place` `count` times, and says which that is.
     #[inline]
     pub(super) fn with_count(&mut self, combination: u32, place: u32, count: u64) -> u32 {
@@ -155,7 +160,7 @@ impl Holds {
         } else {
             self.make(combination, place, count)
         };
-        self.release(combination);
+        self.release(combination, 1);
         changed
     }
 
@@ -192,12 +197,17 @@ impl Holds {
         made
     }
 
+    /// Adds uses to a combination.
+    pub(super) fn retain(&mut self, combination: u32, uses: u64) {
+        self.combinations.retain(combination, uses);
+    }
+
     #[inline]
-    pub(super) fn release(&mut self, combination: u32) {
+    pub(super) fn release(&mut self, combination: u32, uses: u64) {
         if combination == NOT_HELD {
             return;
         }
-        if let Some(dropped) = self.combinations.release(combination) {
+        if let Some(dropped) = self.combinations.release_many(combination, uses) {
             if self.usual.0 == combination {
                 self.usual = (NOT_HELD, u32::MAX);
             }

@@ -70,8 +70,14 @@ impl<T: Default + Eq> Interner<T> {
     /// Takes one use; the last gives the value back.
     #[inline]
     pub(super) fn release(&mut self, id: u32) -> Option<T> {
+        self.release_many(id, 1)
+    }
+
+    /// Takes so many uses; the last gives the value back.
+    #[inline]
+    pub(super) fn release_many(&mut self, id: u32, uses: u64) -> Option<T> {
         let slot = self.slots.get_mut(id);
-        slot.uses -= 1;
+        slot.uses -= uses;
         if slot.uses > 0 {
             return None;
         }

@@ -16,6 +16,10 @@ struct Built {
 }
 
 impl Kids {
+    pub(super) fn is_built(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Makes sure that it is built.
     pub(super) fn build(&mut self, entries: &Entries) {
         if self.0.is_none() {

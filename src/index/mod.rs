@@ -54,6 +54,7 @@ mod interner;
 mod kids;
 mod pages;
 mod paths;
+mod runs;
 mod settle;
 mod state;
 mod stream;

@@ -1,8 +1,10 @@
 //! Slots in pages of fixed size: growing copies nothing, neighbours stay neighbours, and a page that is empty goes
 //! back to the allocator.
 //!
-//! A slot keeps its number until it is freed. Free slots are used before new ones are made, but the slot after a
-//! given one is preferred where it is free, so that chains lie in order.
+//! A slot keeps its number until it is freed. The slot after a given one is preferred where it is free, so that chains
+//! lie in order. A chain begins where much room is free: were the free slots used up to the last one, the pieces of
+//! room, and so of chains, would get smaller with each coming and going until every block lay alone. So a quarter more
+//! slots than are in use may stand free before the small pieces are used.
 
 /// Slots of a page.
 pub(super) const PAGE: usize = 512;
@@ -13,13 +15,20 @@ const WORDS: usize = PAGE / 64;
 /// First room of a page, which doubles up to [`PAGE`]: a small index is not to take whole pages.
 const ROOM_MIN: usize = 8;
 
+/// Classes of pages by their holes.
+const CLASSES: usize = 8;
+/// Pages from this class on have so many holes that they are used before new slots are made.
+const MANY: usize = CLASSES / 2;
+/// Slots that may be free in a small index.
+const SPARE: usize = 16;
+
 #[derive(Debug)]
 pub(super) struct Pages<T> {
     /// Each as long as it was used so far; empty if the page was given back.
     pages: Vec<Vec<T>>,
     holes: Vec<Holes>,
-    /// Pages that may have holes.
-    holed: Vec<u32>,
+    /// Pages with holes, by how many they have.
+    by_holes: [Vec<u32>; CLASSES],
     /// Pages that were given back.
     absent: Vec<u32>,
     /// The page that is not used to its end yet.
@@ -33,8 +42,68 @@ pub(super) struct Pages<T> {
 struct Holes {
     bits: [u64; WORDS],
     count: u32,
-    /// Whether the page stands in `holed`.
-    listed: bool,
+    /// Where the page stands in the list of its class.
+    at: u32,
+}
+
+impl Holes {
+    fn class(&self) -> Option<usize> {
+        Some(self.count.checked_sub(1)? as usize * CLASSES / PAGE)
+    }
+
+    fn is_hole(&self, at: usize) -> bool {
+        self.bits[at / 64] >> (at % 64) & 1 == 1
+    }
+
+    /// Where a chain may begin: at a run of many holes, if there is one.
+    fn start_of_run(&self) -> Option<usize> {
+        let eight = |bits: u64| {
+            let two = bits & bits >> 1;
+            let four = two & two >> 2;
+            four & four >> 4
+        };
+        let first = |of: fn(u64) -> u64| {
+            let word = self.bits.iter().position(|bits| of(*bits) != 0)?;
+            Some(word * 64 + of(self.bits[word]).trailing_zeros() as usize)
+        };
+        first(eight).or_else(|| first(|bits| bits))
+    }
+
+    /// Holes from `at` on without a gap, at most `most`.
+    #[inline]
+    fn run_at(&self, at: usize, most: usize) -> usize {
+        let end = PAGE.min(at + most);
+        let mut next = at;
+        while next < end {
+            let holes = (!(self.bits[next / 64] >> (next % 64))).trailing_zeros() as usize;
+            let word_end = (next / 64 + 1) * 64;
+            if next + holes < word_end {
+                return (next + holes).min(end) - at;
+            }
+            next = word_end;
+        }
+        end - at
+    }
+
+    /// Makes so many slots holes, or none.
+    #[inline]
+    fn mark(&mut self, at: usize, len: usize, are_holes: bool) {
+        let (mut next, end) = (at, at + len);
+        while next < end {
+            let word_end = ((next / 64 + 1) * 64).min(end);
+            let bits = (u64::MAX >> (64 - (word_end - next))) << (next % 64);
+            let word = &mut self.bits[next / 64];
+            *word = if are_holes { *word | bits } else { *word & !bits };
+            next = word_end;
+        }
+    }
+}
+
+/// Slots that are to be freed together. Chains go from their ends, so each slot is the one before the last.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    first: u32,
+    len: usize,
 }
 
 impl<T> Default for Pages<T> {
@@ -42,7 +111,7 @@ impl<T> Default for Pages<T> {
         Self {
             pages: Vec::new(),
             holes: Vec::new(),
-            holed: Vec::new(),
+            by_holes: Default::default(),
             absent: Vec::new(),
             growing: None,
             live: 0,
@@ -97,11 +166,18 @@ impl<T: Default> Pages<T> {
         self.pages.get(page).and_then(|page| page.get(at..)).unwrap_or_default()
     }
 
+    /// So many slots of one page, from `slot` on.
+    #[inline]
+    pub(super) fn run_mut(&mut self, slot: u32, len: usize) -> &mut [T] {
+        let (page, at) = split(slot);
+        &mut self.pages[page][at..at + len]
+    }
+
     /// Whether a slot is in use.
+    #[inline]
     pub(super) fn is_live(&self, slot: u32) -> bool {
         let (page, at) = split(slot);
-        self.pages.get(page).is_some_and(|page| at < page.len())
-            && self.holes[page].bits[at / 64] >> (at % 64) & 1 == 0
+        self.pages.get(page).is_some_and(|page| at < page.len()) && !self.holes[page].is_hole(at)
     }
 
     /// The slots in use, in order.
@@ -110,104 +186,168 @@ impl<T: Default> Pages<T> {
         let pages: Vec<(usize, usize)> = self.pages.iter().enumerate().map(used).collect();
         pages.into_iter().flat_map(move |(page, len)| {
             (0..len).filter_map(move |at| {
-                let is_hole = self.holes[page].bits[at / 64] >> (at % 64) & 1 == 1;
+                let is_hole = self.holes[page].is_hole(at);
                 (!is_hole).then(|| (joined(page as u32, at), &self.pages[page][at]))
             })
         })
     }
 
     /// Puts `value` in a free slot: the one after `before` if it is free.
+    #[inline]
     pub(super) fn add_after(&mut self, before: u32, value: T) -> u32 {
-        let slot = before.wrapping_add(1);
-        let (page, at) = split(slot);
-        let Some(len) = self.pages.get(page).map(Vec::len) else { return self.add(value) };
-        if at < len {
-            if self.holes[page].bits[at / 64] >> (at % 64) & 1 == 0 {
-                return self.add(value);
-            }
-            self.fill(page, at, value);
-            return slot;
-        }
-        if at == len && self.growing == Some(page as u32) {
-            return self.push(page, value);
-        }
-        self.add(value)
+        let (slot, _) = self.claim_after(before, 1);
+        *self.get_mut(slot) = value;
+        slot
     }
 
     /// Puts `value` in a free slot.
     pub(super) fn add(&mut self, value: T) -> u32 {
-        while let Some(page) = self.holed.last().copied() {
-            let holes = &mut self.holes[page as usize];
-            if let Some(word) = holes.bits.iter().position(|word| *word != 0) {
-                let at = word * 64 + holes.bits[word].trailing_zeros() as usize;
-                self.fill(page as usize, at, value);
-                return joined(page, at);
+        let (slot, _) = self.claim(1);
+        *self.get_mut(slot) = value;
+        slot
+    }
+
+    /// Takes free slots that follow one another, at least one and at most `most`: those after `before` if they are
+    /// free. They hold the default. Says the first, and how many.
+    #[inline]
+    pub(super) fn claim_after(&mut self, before: u32, most: usize) -> (u32, usize) {
+        let slot = before.wrapping_add(1);
+        let (page, at) = split(slot);
+        let Some(used) = self.pages.get(page).map(Vec::len) else { return self.claim(most) };
+        if at < used {
+            if self.holes[page].is_hole(at) {
+                return self.fill(page, at, most);
             }
-            holes.listed = false;
-            self.holed.pop();
+        } else if at == used && self.growing == Some(page as u32) {
+            return self.grow(page, most);
         }
-        if let Some(page) = self.growing {
-            return self.push(page as usize, value);
+        self.claim(most)
+    }
+
+    /// Takes free slots that follow one another, at least one and at most `most`. They hold the default. Says the
+    /// first, and how many.
+    fn claim(&mut self, most: usize) -> (u32, usize) {
+        let may_grow = self.slots < self.live + self.live / 4 + SPARE;
+        let from = if may_grow { MANY } else { 0 };
+        if let Some(page) = self.by_holes[from..].iter().rev().find_map(|pages| pages.last().copied())
+            && let Some(at) = self.holes[page as usize].start_of_run()
+        {
+            return self.fill(page as usize, at, most);
         }
-        let page = self.absent.pop().unwrap_or_else(|| {
+        let page = self.growing.or_else(|| self.absent.pop()).unwrap_or_else(|| {
             self.pages.push(Vec::new());
             self.holes.push(Holes::default());
             self.pages.len() as u32 - 1
         });
         self.growing = Some(page);
-        self.push(page as usize, value)
+        self.grow(page as usize, most)
     }
 
-    fn fill(&mut self, page: usize, at: usize, value: T) {
+    /// Takes holes from `at` on.
+    #[inline]
+    fn fill(&mut self, page: usize, at: usize, most: usize) -> (u32, usize) {
         let holes = &mut self.holes[page];
-        holes.bits[at / 64] &= !(1 << (at % 64));
-        holes.count -= 1;
-        self.live += 1;
-        self.pages[page][at] = value;
+        let len = holes.run_at(at, most);
+        holes.mark(at, len, false);
+        let count = holes.count - len as u32;
+        self.set_holes(page, count);
+        self.live += len;
+        (joined(page as u32, at), len)
     }
 
-    fn push(&mut self, page: usize, value: T) -> u32 {
+    /// Takes slots of the page that is not used to its end.
+    #[inline]
+    fn grow(&mut self, page: usize, most: usize) -> (u32, usize) {
         let slots = &mut self.pages[page];
         let at = slots.len();
-        if at == slots.capacity() {
+        let len = most.min(PAGE - at);
+        if at + len > slots.capacity() {
             // A first page grows with what it holds; later ones are filled soon.
-            let room = if self.live < PAGE { at.max(ROOM_MIN) } else { PAGE };
+            let room = if self.live < PAGE { at.max(ROOM_MIN).max(len) } else { PAGE };
             slots.reserve_exact(room.min(PAGE - at));
         }
-        slots.push(value);
-        self.live += 1;
-        self.slots += 1;
-        if slots.len() == PAGE {
+        slots.resize_with(at + len, T::default);
+        self.live += len;
+        self.slots += len;
+        if at + len == PAGE {
             self.growing = None;
         }
-        joined(page as u32, at)
+        (joined(page as u32, at), len)
+    }
+
+    /// Changes how many holes a page has.
+    #[inline]
+    fn set_holes(&mut self, page: usize, count: u32) {
+        let holes = &mut self.holes[page];
+        let old = holes.class();
+        holes.count = count;
+        let new = holes.class();
+        if old == new {
+            return;
+        }
+        if let Some(class) = old {
+            let at = holes.at;
+            self.by_holes[class].swap_remove(at as usize);
+            if let Some(moved) = self.by_holes[class].get(at as usize) {
+                self.holes[*moved as usize].at = at;
+            }
+        }
+        if let Some(class) = new {
+            self.holes[page].at = self.by_holes[class].len() as u32;
+            self.by_holes[class].push(page as u32);
+        }
     }
 
     /// Frees a slot that is in use, and gives what stood there.
     pub(super) fn remove(&mut self, slot: u32) -> T {
-        let (page, at) = split(slot);
-        let value = std::mem::take(&mut self.pages[page][at]);
-        let len = self.pages[page].len();
-        let holes = &mut self.holes[page];
-        holes.bits[at / 64] |= 1 << (at % 64);
-        holes.count += 1;
-        self.live -= 1;
-        if holes.count as usize == len {
-            holes.bits = [0; WORDS];
-            holes.count = 0;
-            self.slots -= len;
-            if self.growing == Some(page as u32) {
-                // Its room stays: what comes next goes there.
-                self.pages[page].clear();
-            } else {
-                self.pages[page] = Vec::new();
-                self.absent.push(page as u32);
-            }
-        } else if !holes.listed {
-            holes.listed = true;
-            self.holed.push(page as u32);
-        }
+        let value = std::mem::take(self.get_mut(slot));
+        self.give_back(slot, 1);
         value
+    }
+
+    /// Frees slots of one page that follow one another, that are in use and hold the default already.
+    #[inline]
+    pub(super) fn give_back(&mut self, slot: u32, len: usize) {
+        let (page, at) = split(slot);
+        let used = self.pages[page].len();
+        let holes = &mut self.holes[page];
+        self.live -= len;
+        let count = holes.count + len as u32;
+        if (count as usize) < used {
+            holes.mark(at, len, true);
+            return self.set_holes(page, count);
+        }
+        holes.bits = [0; WORDS];
+        self.set_holes(page, 0);
+        self.slots -= used;
+        if self.growing == Some(page as u32) {
+            // Its room stays: what comes next goes there.
+            self.pages[page].clear();
+        } else {
+            self.pages[page] = Vec::new();
+            self.absent.push(page as u32);
+        }
+    }
+
+    /// Frees a slot that is in use and holds the default already, at the latest with [`Pages::flush`]: slots that
+    /// follow one another are freed together.
+    #[inline]
+    pub(super) fn give_back_soon(&mut self, freed: &mut Freed, slot: u32) {
+        if freed.len > 0 && slot.wrapping_add(1) == freed.first && freed.first as usize & MASK != 0 {
+            freed.first = slot;
+            freed.len += 1;
+            return;
+        }
+        self.flush(freed);
+        *freed = Freed { first: slot, len: 1 };
+    }
+
+    /// Frees the slots that are to be freed soon.
+    pub(super) fn flush(&mut self, freed: &mut Freed) {
+        if freed.len > 0 {
+            self.give_back(freed.first, freed.len);
+            freed.len = 0;
+        }
     }
 
     /// Whether more than half of the memory is for slots that are free, so that moving all slots together is worth
@@ -219,9 +359,10 @@ impl<T: Default> Pages<T> {
     /// Bytes on the heap, without what the values own.
     pub(super) fn heap_bytes(&self) -> usize {
         let slots: usize = self.pages.iter().map(Vec::capacity).sum();
+        let listed: usize = self.by_holes.iter().map(Vec::capacity).sum();
         slots * size_of::<T>()
             + self.pages.capacity() * size_of::<Vec<T>>()
             + self.holes.capacity() * size_of::<Holes>()
-            + (self.holed.capacity() + self.absent.capacity()) * size_of::<u32>()
+            + (self.absent.capacity() + listed) * size_of::<u32>()
     }
 }

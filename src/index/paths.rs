@@ -10,9 +10,11 @@
 
 use hashbrown::HashTable;
 
+use crate::event::Block;
+
 use super::hash::{is_roomy, mix2, seed};
 use super::holders::{Holders, Member, NOBODY, Shape};
-use super::pages::Pages;
+use super::pages::{Freed, Pages};
 
 /// The start of all prompts, which is no slot.
 pub(super) const ROOT: u32 = u32::MAX;
@@ -118,6 +120,22 @@ impl Paths {
         slot
     }
 
+    /// New nodes, each below the one before: the first below `parent`, which has no child with its tokens, and as many
+    /// as fit beside one another. One more use of the set `set` must stand for each. Says the first, and how many.
+    pub(super) fn add_chain(&mut self, parent: u32, tokens: &[Block], set: u32) -> (u32, usize) {
+        let (first, len) = self.nodes.claim_after(parent, tokens.len());
+        for (node, block) in self.nodes.run_mut(first, len).iter_mut().zip(tokens) {
+            *node = Node { tokens: block.tokens_hash.unwrap_or_default().0, word: set | NEXT };
+        }
+        if first != parent.wrapping_add(1) {
+            let node = self.nodes.get_mut(first);
+            node.word = set;
+            let tokens = node.tokens;
+            self.link(first, parent, tokens);
+        }
+        (first, len)
+    }
+
     /// A new node below nothing.
     pub(super) fn add_detached(&mut self, tokens: u64) -> u32 {
         self.nodes.add(Node { tokens, word: NOBODY })
@@ -145,6 +163,33 @@ impl Paths {
                 found.remove();
             }
         }
+    }
+
+    /// Detaches and frees a node that a block refers to and then nobody, at the latest with [`Paths::flush`]. `parent`
+    /// is the node above it. The use of its set is still to be released.
+    #[inline]
+    pub(super) fn drop_soon(&mut self, freed: &mut Freed, node: u32, parent: impl FnOnce() -> u32) {
+        if self.nodes.get(node).word & EDGE != 0 {
+            self.unlink(node, parent());
+        }
+        *self.nodes.get_mut(node) = Node::default();
+        self.nodes.give_back_soon(freed, node);
+    }
+
+    /// Frees the nodes that are to be freed soon.
+    pub(super) fn flush(&mut self, freed: &mut Freed) {
+        self.nodes.flush(freed);
+    }
+
+    /// Notes that the set of a node is another one, whose use is still to be counted.
+    pub(super) fn put_set(&mut self, node: u32, set: u32) {
+        let slot = self.nodes.get_mut(node);
+        slot.word = slot.word & !SET | set;
+    }
+
+    /// The sets of holders.
+    pub(super) fn holders_mut(&mut self) -> &mut Holders {
+        &mut self.holders
     }
 
     /// Frees a detached node that nobody refers to.

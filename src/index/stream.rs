@@ -48,8 +48,9 @@ pub(super) struct Stream {
     pub(super) kids: Kids,
     /// Room for where the blocks of an event are.
     found: Vec<Option<u32>>,
-    digest: u128,
-    held: usize,
+    pub(super) digest: u128,
+    /// Blocks that are held.
+    pub(super) held: usize,
 }
 
 /// The block before one of an event.
@@ -124,7 +125,18 @@ impl Stream {
         let mut before = stored.parent.map_or(Before::Start, Before::Named);
         let mut found = std::mem::take(&mut self.found);
         self.entries.find_all(stored.blocks.iter().map(|block| block.block_hash.0), &mut found);
-        for (at, block) in stored.blocks.iter().enumerate() {
+        let mut at = 0;
+        while let Some(block) = stored.blocks.get(at) {
+            if let Before::Slot { slot, is_new: true } = before {
+                let is_plain = |at: &usize| found[*at].is_none() && stored.blocks[*at].tokens_hash.is_some();
+                let end = at + (at..stored.blocks.len()).take_while(is_plain).count();
+                let (last, run) = self.store_run(paths, slot, &stored.blocks[at..end], place, tag);
+                if run > 0 {
+                    before = Before::Slot { slot: last, is_new: true };
+                    at += run;
+                    continue;
+                }
+            }
             let known = self.entries.find_again(block.block_hash.0, found[at]);
             let (slot, is_new) = match known {
                 None => self.discover(paths, before, block, place, tag),
@@ -142,9 +154,10 @@ impl Stream {
                 }
             };
             before = Before::Slot { slot, is_new };
+            at += 1;
         }
         self.keep_room(found);
-        self.tags.release(tag);
+        self.tags.release(tag, 1);
         self.holds.release_place(place);
     }
 
@@ -184,7 +197,7 @@ impl Stream {
         };
         let hold = self.holds.with_count(NOT_HELD, place, 1);
         let no_tokens = block.tokens_hash.is_none();
-        self.tags.retain(tag);
+        self.tags.retain(tag, 1);
         let facts = Facts { kids: 0, hold, tag, no_tokens };
         let slot = self.entries.add(parent, block.block_hash.0, node, parent, facts);
         self.adopt(parent, slot);
@@ -218,7 +231,7 @@ impl Stream {
     /// Gives a block its identity that was just stored for the first time since it was not held.
     fn revive(&mut self, paths: &mut Paths, slot: u32, parent: u32, block: &Block, tag: u32) {
         let mut facts = self.entries.facts(slot);
-        self.tags.retain(tag);
+        self.tags.retain(tag, 1);
         facts.tag = tag;
         self.entries.set_facts(slot, facts);
         let entry = self.entries.get(slot);
@@ -235,8 +248,18 @@ impl Stream {
         let mut still_held = HashSet::new();
         let mut found = std::mem::take(&mut self.found);
         self.entries.find_all(removed.block_hashes.iter().map(|hash| hash.0), &mut found);
-        for (hash, found) in removed.block_hashes.iter().zip(&found) {
-            let Some(slot) = self.entries.find_again(hash.0, *found) else { continue };
+        let mut at = 0;
+        while let Some(hash) = removed.block_hashes.get(at) {
+            if still_held.is_empty() {
+                let run = self.take_run(paths, &removed.block_hashes[at..], &found[at..], place);
+                if run > 0 {
+                    at += run;
+                    continue;
+                }
+            }
+            let slot = self.entries.find_again(hash.0, found[at]);
+            at += 1;
+            let Some(slot) = slot else { continue };
             let count = self.holds.count(self.entries.facts(slot).hold, place);
             if count == 0 || still_held.contains(hash) {
                 continue;
@@ -323,7 +346,7 @@ impl Stream {
             return;
         }
         self.held -= 1;
-        self.tags.release(facts.tag);
+        self.tags.release(facts.tag, 1);
         facts.tag = 0;
         if facts.kids == 0 {
             return self.forget(paths, slot, was);
@@ -363,9 +386,7 @@ impl Stream {
     #[inline]
     pub(super) fn adopt(&mut self, parent: u32, kid: u32) {
         if parent < UNKNOWN {
-            let mut facts = self.entries.facts(parent);
-            facts.kids += 1;
-            self.entries.set_facts(parent, facts);
+            self.entries.add_kid(parent);
             self.kids.add(parent, kid);
         }
     }
@@ -376,11 +397,8 @@ impl Stream {
         if parent >= UNKNOWN {
             return None;
         }
-        let mut facts = self.entries.facts(parent);
-        facts.kids -= 1;
-        self.entries.set_facts(parent, facts);
         self.kids.remove(parent, kid);
-        (facts.kids == 0 && !facts.is_held()).then_some(parent)
+        self.entries.drop_kid(parent).then_some(parent)
     }
 
     /// Drops a ghost that nothing hangs below any more, and those above that are left with nothing.

@@ -32,22 +32,22 @@ impl Tags {
         let hash = self.hasher.hash_one((lora, salt));
         match self.known.find(hash, |(known_lora, known_salt)| known_lora == lora && known_salt == salt) {
             Some(tag) => {
-                self.retain(tag);
+                self.retain(tag, 1);
                 tag
             }
             None => self.known.intern(hash, (lora.clone(), salt.clone())),
         }
     }
 
-    pub(super) fn retain(&mut self, tag: u32) {
+    pub(super) fn retain(&mut self, tag: u32, uses: u64) {
         if tag != 0 {
-            self.known.retain(tag, 1);
+            self.known.retain(tag, uses);
         }
     }
 
-    pub(super) fn release(&mut self, tag: u32) {
+    pub(super) fn release(&mut self, tag: u32, uses: u64) {
         if tag != 0 {
-            self.known.release(tag);
+            self.known.release_many(tag, uses);
         }
     }
 
