@@ -5,7 +5,7 @@
 
 use hashbrown::{HashTable, hash_table};
 
-use crate::event::Block;
+use crate::event::{Block, BlockHash};
 
 use super::hash::{SlotMap, is_roomy, mix2, seed, shrink_map};
 use super::holds::NOT_HELD;
@@ -15,6 +15,16 @@ use super::pages::{Freed, Pages};
 pub(super) const START: u32 = u32::MAX;
 /// In place of a parent: nothing is known of the block but that others hang below it.
 pub(super) const UNKNOWN: u32 = u32::MAX - 1;
+
+/// Most blocks that are added together: what is done in vain if the first of them is there already.
+const CHAIN: usize = 64;
+
+/// Where a block was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    bucket: usize,
+    pub(super) slot: u32,
+}
 
 /// A block.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +44,12 @@ impl Entry {
     #[inline]
     pub(super) fn parent_slot(self) -> Option<u32> {
         (self.parent < UNKNOWN).then_some(self.parent)
+    }
+
+    /// The facts of a block as they are kept, [`None`] if they stand aside.
+    #[inline]
+    pub(super) fn packed(self) -> Option<u32> {
+        (self.facts & Facts::ASIDE == 0).then_some(self.facts)
     }
 }
 
@@ -76,7 +92,7 @@ impl Facts {
     }
 
     #[inline]
-    fn unpacked(packed: u32) -> Self {
+    pub(super) fn unpacked(packed: u32) -> Self {
         let field = |shift: u32, bits: u32| packed >> shift & ((1 << bits) - 1);
         Self {
             kids: field(0, Self::KIDS_BITS),
@@ -110,17 +126,22 @@ impl Entries {
     }
 
     /// Finds many blocks at once: nothing waits for another, so the processor fetches them side by side.
-    pub(super) fn find_all(&self, hashes: impl Iterator<Item = u64>, found: &mut Vec<Option<u32>>) {
+    pub(super) fn find_all(&self, hashes: &[BlockHash], found: &mut Vec<Option<Found>>) {
+        let find = |hash: &BlockHash| {
+            let is_it = |slot: &u32| self.get(*slot).block_hash == hash.0;
+            let bucket = self.by_hash.find_bucket_index(mix2(self.seed, hash.0), is_it)?;
+            Some(Found { bucket, slot: *self.by_hash.get_bucket(bucket)? })
+        };
         found.clear();
-        found.extend(hashes.map(|hash| self.find(hash)));
+        found.extend(hashes.iter().map(find));
     }
 
     /// The slot of a block, given where it was found a moment ago.
     #[inline]
-    pub(super) fn find_again(&self, block_hash: u64, found: Option<u32>) -> Option<u32> {
+    pub(super) fn find_again(&self, block_hash: u64, found: Option<Found>) -> Option<u32> {
         // A free slot holds hash 0, which is a legal hash.
         match found {
-            Some(slot)
+            Some(Found { slot, .. })
                 if self.slots.peek(slot).is_some_and(|entry| entry.block_hash == block_hash)
                     && self.is_live(slot) =>
             {
@@ -153,10 +174,14 @@ impl Entries {
     }
 
     /// Adds blocks that are not there yet, each below the one before: the first below `parent`, and as many as fit
-    /// beside one another up to one that is there. Their facts are `packed`, and their nodes are still to be set. Says
-    /// the first slot, and how many.
+    /// beside one another up to one that is there or has no tokens. Their facts are `packed`, and their nodes are still
+    /// to be set. Says the first slot, and how many.
     pub(super) fn add_chain(&mut self, parent: u32, blocks: &[Block], packed: u32) -> (u32, usize) {
-        let (first, len) = self.slots.claim_after(parent, blocks.len());
+        let most = blocks.iter().take(CHAIN).take_while(|block| block.tokens_hash.is_some()).count();
+        if most == 0 {
+            return (parent, 0);
+        }
+        let (first, len) = self.slots.claim_after(parent, most);
         let mut above = parent;
         for ((entry, block), slot) in self.slots.run_mut(first, len).iter_mut().zip(blocks).zip(first..) {
             *entry = Entry { block_hash: block.block_hash.0, node: 0, parent: above, facts: packed };
@@ -189,11 +214,10 @@ impl Entries {
         }
     }
 
-    /// The facts of a block as they are kept, [`None`] if they stand aside.
+    /// What stands in a slot, which need not be there.
     #[inline]
-    pub(super) fn packed(&self, slot: u32) -> Option<u32> {
-        let packed = self.get(slot).facts;
-        (packed & Facts::ASIDE == 0).then_some(packed)
+    pub(super) fn peek(&self, slot: u32) -> Option<Entry> {
+        self.slots.peek(slot).copied()
     }
 
     /// Counts a block more below a block.
@@ -226,11 +250,12 @@ impl Entries {
     /// Removes a block whose facts do not stand aside; its slot is free at the latest with [`Entries::flush`], and
     /// until then holds nothing that can be found.
     #[inline]
-    pub(super) fn remove_soon(&mut self, freed: &mut Freed, slot: u32) {
+    pub(super) fn remove_soon(&mut self, freed: &mut Freed, found: Found) {
+        let Found { bucket, slot } = found;
         let entry = std::mem::take(self.slots.get_mut(slot));
-        let hash = mix2(self.seed, entry.block_hash);
-        if let Ok(found) = self.by_hash.find_entry(hash, |other| *other == slot) {
-            found.remove();
+        match self.by_hash.get_bucket_entry(bucket) {
+            Ok(known) if *known.get() == slot => drop(known.remove()),
+            _ => self.unlist(entry.block_hash, slot),
         }
         self.slots.give_back_soon(freed, slot);
     }
@@ -247,7 +272,11 @@ impl Entries {
         if entry.facts & Facts::ASIDE != 0 {
             self.aside.remove(&slot);
         }
-        let hash = mix2(self.seed, entry.block_hash);
+        self.unlist(entry.block_hash, slot);
+    }
+
+    fn unlist(&mut self, block_hash: u64, slot: u32) {
+        let hash = mix2(self.seed, block_hash);
         if let Ok(found) = self.by_hash.find_entry(hash, |other| *other == slot) {
             found.remove();
         }

@@ -7,7 +7,7 @@
 use crate::event::{Block, BlockHash};
 
 use super::digest::term;
-use super::entries::{Facts, UNKNOWN};
+use super::entries::{Facts, Found, UNKNOWN};
 use super::holders::{NOBODY, Shape};
 use super::holds::NOT_HELD;
 use super::pages::Freed;
@@ -15,8 +15,8 @@ use super::paths::Paths;
 use super::stream::Stream;
 
 impl Stream {
-    /// Stores blocks of one event, each below the one before, up to the first that is known: the first below `parent`,
-    /// whose node is new and so has no child. All have tokens. Says the last slot, and how many were stored.
+    /// Stores blocks of one event, each below the one before, up to the first that is known or has no tokens: the first
+    /// below `parent`, whose node is new and so has no child. Says the last slot, and how many were stored.
     pub(super) fn store_run(
         &mut self,
         paths: &mut Paths,
@@ -75,34 +75,34 @@ impl Stream {
         &mut self,
         paths: &mut Paths,
         hashes: &[BlockHash],
-        found: &[Option<u32>],
+        found: &[Option<Found>],
         place: u32,
     ) -> usize {
         if self.kids.is_built() || !self.stranded.is_empty() || !self.to_detach.is_empty() {
             return 0;
         }
         let at = |at: usize| Some((*hashes.get(at)?, (*found.get(at)?)?));
-        let Some(first) = at(0).and_then(|(hash, slot)| self.entries.find_again(hash.0, Some(slot))) else {
-            return 0;
-        };
-        let facts = self.entries.facts(first);
-        let packed = self.entries.packed(first);
-        if facts.kids > 0 || packed.is_none() || !self.holds.is_one_copy(facts.hold, place) {
+        let Some((hash, found)) = at(0) else { return 0 };
+        let Some(entry) = self.entries.peek(found.slot) else { return 0 };
+        let packed = entry.packed();
+        let facts = packed.map(Facts::unpacked).unwrap_or_default();
+        // A slot that is free by now is not held.
+        if entry.block_hash != hash.0 || facts.kids > 0 || !self.holds.is_one_copy(facts.hold, place) {
             return 0;
         }
-        let set = paths.set(self.entries.get(first).node);
+        let set = paths.set(entry.node);
         let shape = Shape::of(self.holds.mask(facts.hold));
         let left = paths.holders_mut().change(set, self.slot, shape, Shape::ABSENT);
         let seed = self.holds.get_place(place).seed;
         let (mut slots, mut nodes) = (Freed::default(), Freed::default());
         let (mut digest, mut taken, mut ghost) = (self.digest, 0, None);
-        while let Some((hash, slot)) = at(taken)
+        while let Some((hash, found)) = at(taken)
             && ghost.is_none()
         {
-            // What was removed a moment ago has other facts until its slot is free, then it is not live.
-            let Some(slot) = self.entries.find_again(hash.0, Some(slot)) else { break };
-            let entry = self.entries.get(slot);
-            if self.entries.packed(slot) != packed || paths.set(entry.node) != set {
+            // What was removed a moment ago is not held.
+            let Some(entry) = self.entries.peek(found.slot) else { break };
+            let is_it = entry.block_hash == hash.0 && entry.packed() == packed;
+            if !is_it || paths.set(entry.node) != set {
                 break;
             }
             digest = digest.wrapping_sub(term(&seed, hash, 1));
@@ -112,7 +112,7 @@ impl Stream {
             } else {
                 paths.put_set(entry.node, left);
             }
-            self.entries.remove_soon(&mut slots, slot);
+            self.entries.remove_soon(&mut slots, found);
             if entry.parent < UNKNOWN && self.entries.drop_kid(entry.parent) {
                 ghost = Some(entry.parent);
             }

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashSet};
 use crate::event::{Block, BlockHash, Cleared, EventData, Removed, StorageTier, Stored};
 
 use super::digest::{Digest, term};
-use super::entries::{Entries, Facts, START, UNKNOWN};
+use super::entries::{Entries, Facts, Found, START, UNKNOWN};
 use super::hash::{SlotMap, shrink_map};
 use super::holders::Shape;
 use super::holds::{Holds, NOT_HELD};
@@ -47,7 +47,7 @@ pub(super) struct Stream {
     /// Built when it is needed.
     pub(super) kids: Kids,
     /// Room for where the blocks of an event are.
-    found: Vec<Option<u32>>,
+    found: Vec<Option<Found>>,
     pub(super) digest: u128,
     /// Blocks that are held.
     pub(super) held: usize,
@@ -123,22 +123,17 @@ impl Stream {
         let tag = self.tags.intern(&stored.lora, &stored.salt);
         let mut repeats = Repeats::new(&stored.blocks);
         let mut before = stored.parent.map_or(Before::Start, Before::Named);
-        let mut found = std::mem::take(&mut self.found);
-        self.entries.find_all(stored.blocks.iter().map(|block| block.block_hash.0), &mut found);
         let mut at = 0;
         while let Some(block) = stored.blocks.get(at) {
             if let Before::Slot { slot, is_new: true } = before {
-                let is_plain = |at: &usize| found[*at].is_none() && stored.blocks[*at].tokens_hash.is_some();
-                let end = at + (at..stored.blocks.len()).take_while(is_plain).count();
-                let (last, run) = self.store_run(paths, slot, &stored.blocks[at..end], place, tag);
+                let (last, run) = self.store_run(paths, slot, &stored.blocks[at..], place, tag);
                 if run > 0 {
                     before = Before::Slot { slot: last, is_new: true };
                     at += run;
                     continue;
                 }
             }
-            let known = self.entries.find_again(block.block_hash.0, found[at]);
-            let (slot, is_new) = match known {
+            let (slot, is_new) = match self.entries.find(block.block_hash.0) {
                 None => self.discover(paths, before, block, place, tag),
                 Some(slot) => {
                     let facts = self.entries.facts(slot);
@@ -156,16 +151,8 @@ impl Stream {
             before = Before::Slot { slot, is_new };
             at += 1;
         }
-        self.keep_room(found);
         self.tags.release(tag, 1);
         self.holds.release_place(place);
-    }
-
-    /// Keeps the list of what was found for the next event, unless it is large.
-    fn keep_room(&mut self, found: Vec<Option<u32>>) {
-        if found.capacity() <= FOUND_KEPT {
-            self.found = found;
-        }
     }
 
     /// Adds a block that is not known. Says its slot, and whether it cannot have a child.
@@ -247,7 +234,7 @@ impl Stream {
         // Only a block that is still held after it was taken once could be taken twice.
         let mut still_held = HashSet::new();
         let mut found = std::mem::take(&mut self.found);
-        self.entries.find_all(removed.block_hashes.iter().map(|hash| hash.0), &mut found);
+        self.entries.find_all(&removed.block_hashes, &mut found);
         let mut at = 0;
         while let Some(hash) = removed.block_hashes.get(at) {
             if still_held.is_empty() {
@@ -269,7 +256,10 @@ impl Stream {
             }
             self.set_count(paths, slot, place, count - 1);
         }
-        self.keep_room(found);
+        // The list's room is for the next event, unless it is large.
+        if found.capacity() <= FOUND_KEPT {
+            self.found = found;
+        }
         self.holds.release_place(place);
     }
 
@@ -422,7 +412,7 @@ impl Stream {
             + self.ghosts.allocation_size()
             + self.kids.heap_bytes()
             + self.to_detach.capacity() * size_of::<u32>()
-            + self.found.capacity() * size_of::<Option<u32>>()
+            + self.found.capacity() * size_of::<Option<Found>>()
             + stranded
     }
 }
