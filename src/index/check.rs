@@ -22,25 +22,25 @@ impl Stream {
         for (slot, entry) in self.entries.iter() {
             assert_eq!(self.entries.find(entry.block_hash), Some(slot));
             *at_nodes.entry(entry.node).or_default() += 1;
-            let facts = self.entries.facts(slot);
+            let (facts, parent) = (self.entries.facts(slot), self.entries.parent(slot));
             if facts.is_held() {
                 held += 1;
-                assert!(entry.parent != UNKNOWN);
+                assert!(parent != UNKNOWN);
             } else {
                 ghosts += 1;
                 assert!(facts.kids > 0 && facts.tag == 0);
                 assert_eq!(self.ghosts.get(&{ entry.node }), Some(&slot));
                 assert_eq!(paths.blocks_of(entry.node, self.slot), 1, "a ghost is alone");
             }
-            if let Some(parent) = entry.parent_slot() {
+            if let Some(parent) = self.entries.parent_slot(slot) {
                 *kids.entry(parent).or_default() += 1;
             }
-            let is_detached = facts.no_tokens || entry.parent == UNKNOWN || self.stranded.contains(&slot);
+            let is_detached = facts.no_tokens || parent == UNKNOWN || self.stranded.contains(&slot);
             if is_detached {
                 assert!(paths.is_one_block(entry.node));
                 assert!(paths.is_detached(entry.node));
             } else {
-                let above = self.node_before(entry.parent);
+                let above = self.node_before(parent);
                 assert_eq!(paths.child(above, paths.tokens(entry.node)), Some(entry.node));
             }
         }

@@ -41,8 +41,8 @@ impl Stream {
         let end = self.entries.end() as usize;
         let mut lists = Lists { first: vec![NONE; end], next: vec![NONE; end], done: vec![false; end] };
         let mut tops = Vec::new();
-        for (slot, entry) in self.entries.iter().filter(|(slot, _)| self.entries.facts(*slot).is_held()) {
-            match entry.parent_slot().filter(|parent| self.entries.facts(*parent).is_held()) {
+        for (slot, _) in self.entries.iter().filter(|(slot, _)| self.entries.facts(*slot).is_held()) {
+            match self.entries.parent_slot(slot).filter(|parent| self.entries.facts(*parent).is_held()) {
                 Some(parent) => {
                     lists.next[slot as usize] = lists.first[parent as usize];
                     lists.first[parent as usize] = slot;
@@ -93,7 +93,7 @@ impl Stream {
     /// Blocks that follow one another and are held alike: one event for each copy.
     fn dump_run(&self, paths: &Paths, run: &[u32], facts: Facts, events: &mut Vec<EventData>) {
         let Some(first) = run.first() else { return };
-        let parent = self.entries.get(*first).parent_slot();
+        let parent = self.entries.parent_slot(*first);
         let (lora, salt) = self.tags.get(facts.tag).clone();
         let block = |slot: &u32| {
             let entry: Entry = self.entries.get(*slot);

@@ -1,7 +1,7 @@
 //! The blocks that one stream knows: those it holds, and those that a held block hangs below.
 //!
-//! Twenty bytes a block, in slots that keep the order of events, found by a table of slot numbers. What fits no 20
-//! bytes stands aside, which is rare.
+//! Sixteen bytes a block, in slots that keep the order of events, found by a table of slot numbers. The block before a
+//! block mostly lies in the slot before; where it does not, and where its facts do not fit, they stand aside.
 
 use hashbrown::{HashTable, hash_table};
 
@@ -28,28 +28,22 @@ pub(super) struct Found {
 
 /// A block.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(C, packed(4))]
 pub(super) struct Entry {
     pub(super) block_hash: u64,
     /// Its node in the tree of paths.
     pub(super) node: u32,
-    /// The slot of the block before it, [`START`] or [`UNKNOWN`].
-    pub(super) parent: u32,
-    /// Its facts as far as they fit, a number below each limit.
-    facts: u32,
+    /// Its facts as far as they fit, a number below each limit, and [`BEHIND`].
+    word: u32,
 }
 
-impl Entry {
-    /// The slot of the block before it, if that is known.
-    #[inline]
-    pub(super) fn parent_slot(self) -> Option<u32> {
-        (self.parent < UNKNOWN).then_some(self.parent)
-    }
+/// The block before an entry's block is in the slot before.
+const BEHIND: u32 = 1 << 30;
 
+impl Entry {
     /// The facts of a block as they are kept, [`None`] if they stand aside.
     #[inline]
     pub(super) fn packed(self) -> Option<u32> {
-        (self.facts & Facts::ASIDE == 0).then_some(self.facts)
+        (self.word & Facts::ASIDE == 0).then_some(self.word & !BEHIND)
     }
 }
 
@@ -71,13 +65,13 @@ impl Facts {
         self.hold != NOT_HELD
     }
 
-    const KIDS_BITS: u32 = 14;
+    const KIDS_BITS: u32 = 13;
     const HOLD_BITS: u32 = 9;
     const TAG_BITS: u32 = 7;
     /// The bits of each.
     const KIDS: u32 = (1 << Self::KIDS_BITS) - 1;
     const HOLD: u32 = ((1 << Self::HOLD_BITS) - 1) << Self::KIDS_BITS;
-    const NO_TOKENS: u32 = 1 << 30;
+    const NO_TOKENS: u32 = 1 << 29;
     const ASIDE: u32 = 1 << 31;
 
     /// All in one number, if they fit.
@@ -109,12 +103,20 @@ pub(super) struct Entries {
     by_hash: HashTable<u32>,
     /// Facts that do not fit an entry.
     aside: SlotMap<Facts>,
+    /// The block before, or [`UNKNOWN`], where it is not in the slot before; a block that starts a prompt has none.
+    parents: SlotMap<u32>,
     seed: u64,
 }
 
 impl Default for Entries {
     fn default() -> Self {
-        Self { slots: Pages::default(), by_hash: HashTable::new(), aside: SlotMap::default(), seed: seed() }
+        Self {
+            slots: Pages::default(),
+            by_hash: HashTable::new(),
+            aside: SlotMap::default(),
+            parents: SlotMap::default(),
+            seed: seed(),
+        }
     }
 }
 
@@ -156,20 +158,46 @@ impl Entries {
         *self.slots.get(slot)
     }
 
+    pub(super) fn set_node(&mut self, slot: u32, node: u32) {
+        self.slots.get_mut(slot).node = node;
+    }
+
+    /// The slot of the block before it, [`START`] or [`UNKNOWN`].
     #[inline]
-    pub(super) fn get_mut(&mut self, slot: u32) -> &mut Entry {
-        self.slots.get_mut(slot)
+    pub(super) fn parent(&self, slot: u32) -> u32 {
+        if self.get(slot).word & BEHIND != 0 {
+            return slot - 1;
+        }
+        self.parents.get(&slot).copied().unwrap_or(START)
+    }
+
+    /// The slot of the block before it, if that is known.
+    #[inline]
+    pub(super) fn parent_slot(&self, slot: u32) -> Option<u32> {
+        Some(self.parent(slot)).filter(|parent| *parent < UNKNOWN)
+    }
+
+    /// Notes the block before a block, which had none or one in another slot.
+    pub(super) fn set_parent(&mut self, slot: u32, parent: u32) {
+        let entry = self.slots.get_mut(slot);
+        let is_behind = parent < UNKNOWN && parent + 1 == slot;
+        entry.word = entry.word & !BEHIND | if is_behind { BEHIND } else { 0 };
+        if is_behind || parent == START {
+            self.parents.remove(&slot);
+        } else {
+            self.parents.insert(slot, parent);
+        }
     }
 
     /// Adds a block that is not there yet: after `before` where that slot is free.
     #[inline]
     pub(super) fn add(&mut self, before: u32, block_hash: u64, node: u32, parent: u32, facts: Facts) -> u32 {
-        let entry = Entry { block_hash, node, parent, facts: 0 };
-        let slot = self.slots.add_after(before, entry);
+        let slot = self.slots.add_after(before, Entry { block_hash, node, word: 0 });
         let (slots, seed) = (&self.slots, self.seed);
         let rehash = |slot: &u32| mix2(seed, slots.get(*slot).block_hash);
         self.by_hash.insert_unique(mix2(seed, block_hash), slot, rehash);
         self.set_facts(slot, facts);
+        self.set_parent(slot, parent);
         slot
     }
 
@@ -182,10 +210,8 @@ impl Entries {
             return (parent, 0);
         }
         let (first, len) = self.slots.claim_after(parent, most);
-        let mut above = parent;
-        for ((entry, block), slot) in self.slots.run_mut(first, len).iter_mut().zip(blocks).zip(first..) {
-            *entry = Entry { block_hash: block.block_hash.0, node: 0, parent: above, facts: packed };
-            above = slot;
+        for (entry, block) in self.slots.run_mut(first, len).iter_mut().zip(blocks) {
+            *entry = Entry { block_hash: block.block_hash.0, node: 0, word: packed | BEHIND };
         }
         let (slots, seed) = (&self.slots, self.seed);
         let rehash = |slot: &u32| mix2(seed, slots.get(*slot).block_hash);
@@ -203,6 +229,9 @@ impl Entries {
             let rest = first + added as u32;
             self.slots.run_mut(rest, len - added).fill(Entry::default());
             self.slots.give_back(rest, len - added);
+        }
+        if added > 0 && first != parent.wrapping_add(1) {
+            self.set_parent(first, parent);
         }
         (first, added)
     }
@@ -223,9 +252,9 @@ impl Entries {
     /// Counts a block more below a block.
     #[inline]
     pub(super) fn add_kid(&mut self, slot: u32) {
-        let entry = self.slots.get_mut(slot);
-        if entry.facts & Facts::ASIDE == 0 && entry.facts & Facts::KIDS < Facts::KIDS {
-            entry.facts += 1;
+        let word = &mut self.slots.get_mut(slot).word;
+        if *word & Facts::ASIDE == 0 && *word & Facts::KIDS < Facts::KIDS {
+            *word += 1;
             return;
         }
         let mut facts = self.facts(slot);
@@ -236,10 +265,10 @@ impl Entries {
     /// Counts a block less below a block. Says whether nothing is left of it: no block below, and it is not held.
     #[inline]
     pub(super) fn drop_kid(&mut self, slot: u32) -> bool {
-        let entry = self.slots.get_mut(slot);
-        if entry.facts & Facts::ASIDE == 0 {
-            entry.facts -= 1;
-            return entry.facts & (Facts::KIDS | Facts::HOLD) == 0;
+        let word = &mut self.slots.get_mut(slot).word;
+        if *word & Facts::ASIDE == 0 {
+            *word -= 1;
+            return *word & (Facts::KIDS | Facts::HOLD) == 0;
         }
         let mut facts = self.facts(slot);
         facts.kids -= 1;
@@ -248,9 +277,9 @@ impl Entries {
     }
 
     /// Removes a block whose facts do not stand aside; its slot is free at the latest with [`Entries::flush`], and
-    /// until then holds nothing that can be found.
+    /// until then holds nothing that can be found. Says the block before it, as [`Entries::parent`] does.
     #[inline]
-    pub(super) fn remove_soon(&mut self, freed: &mut Freed, found: Found) {
+    pub(super) fn remove_soon(&mut self, freed: &mut Freed, found: Found) -> u32 {
         let Found { bucket, slot } = found;
         let entry = std::mem::take(self.slots.get_mut(slot));
         match self.by_hash.get_bucket_entry(bucket) {
@@ -258,6 +287,7 @@ impl Entries {
             _ => self.unlist(entry.block_hash, slot),
         }
         self.slots.give_back_soon(freed, slot);
+        if entry.word & BEHIND != 0 { slot - 1 } else { self.parents.remove(&slot).unwrap_or(START) }
     }
 
     /// Frees the slots that are to be freed soon.
@@ -269,8 +299,11 @@ impl Entries {
     #[inline]
     pub(super) fn remove(&mut self, slot: u32) {
         let entry = self.slots.remove(slot);
-        if entry.facts & Facts::ASIDE != 0 {
+        if entry.word & Facts::ASIDE != 0 {
             self.aside.remove(&slot);
+        }
+        if entry.word & BEHIND == 0 {
+            self.parents.remove(&slot);
         }
         self.unlist(entry.block_hash, slot);
     }
@@ -284,8 +317,7 @@ impl Entries {
 
     #[inline]
     pub(super) fn facts(&self, slot: u32) -> Facts {
-        let packed = self.get(slot).facts;
-        if packed & Facts::ASIDE == 0 {
+        if let Some(packed) = self.get(slot).packed() {
             return Facts::unpacked(packed);
         }
         self.aside.get(&slot).copied().unwrap_or_default()
@@ -293,18 +325,14 @@ impl Entries {
 
     #[inline]
     pub(super) fn set_facts(&mut self, slot: u32, facts: Facts) {
-        let was_aside = self.get(slot).facts & Facts::ASIDE != 0;
-        match facts.packed() {
-            Some(packed) => {
-                self.slots.get_mut(slot).facts = packed;
-                if was_aside {
-                    self.aside.remove(&slot);
-                }
-            }
-            None => {
-                self.slots.get_mut(slot).facts = Facts::ASIDE;
-                self.aside.insert(slot, facts);
-            }
+        let word = &mut self.slots.get_mut(slot).word;
+        let was_aside = *word & Facts::ASIDE != 0;
+        let packed = facts.packed();
+        *word = *word & BEHIND | packed.unwrap_or(Facts::ASIDE);
+        if packed.is_none() {
+            self.aside.insert(slot, facts);
+        } else if was_aside {
+            self.aside.remove(&slot);
         }
     }
 
@@ -344,6 +372,7 @@ impl Entries {
             self.by_hash.shrink_to(2 * self.by_hash.len(), rehash);
         }
         shrink_map(&mut self.aside);
+        shrink_map(&mut self.parents);
     }
 
     pub(super) fn is_sparse(&self) -> bool {
@@ -351,7 +380,10 @@ impl Entries {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.slots.heap_bytes() + self.by_hash.allocation_size() + self.aside.allocation_size()
+        self.slots.heap_bytes()
+            + self.by_hash.allocation_size()
+            + self.aside.allocation_size()
+            + self.parents.allocation_size()
     }
 }
 
@@ -363,7 +395,7 @@ mod tests {
     fn facts_come_back_whether_they_fit_or_stand_aside() {
         let mut entries = Entries::default();
         let slot = entries.add(START, 7, 3, START, Facts::default());
-        for (kids, hold, tag) in [(1, 2, 3), (1 << 14, 1, 1), (1, 1 << 9, 1), (1, 1, 1 << 7), (5, 511, 127)] {
+        for (kids, hold, tag) in [(1, 2, 3), (1 << 13, 1, 1), (1, 1 << 9, 1), (1, 1, 1 << 7), (5, 511, 127)] {
             for no_tokens in [false, true] {
                 let facts = Facts { kids, hold, tag, no_tokens };
                 entries.set_facts(slot, facts);

@@ -146,7 +146,8 @@ impl Holds {
 
     /// Whether a combination is one copy in `place` and nothing else.
     pub(super) fn is_one_copy(&self, combination: u32, place: u32) -> bool {
-        combination != NOT_HELD && matches!(self.of(combination), [Hold { placement, count: 1 }] if *placement == place)
+        combination != NOT_HELD
+            && matches!(self.of(combination), [Hold { placement, count: 1 }] if *placement == place)
     }
 
     /// Moves one use from a combination to the one that holds `place` `count` times, and says which that is.

@@ -23,7 +23,7 @@ impl Kids {
     /// Makes sure that it is built.
     pub(super) fn build(&mut self, entries: &Entries) {
         if self.0.is_none() {
-            let pairs = entries.iter().filter_map(|(slot, entry)| Some((entry.parent_slot()?, slot)));
+            let pairs = entries.iter().filter_map(|(slot, _)| Some((entries.parent_slot(slot)?, slot)));
             self.0 = Some(Built { pairs: pairs.collect(), left: 0 });
         }
         if let Some(built) = &mut self.0 {

@@ -106,15 +106,14 @@ impl Stream {
                 break;
             }
             digest = digest.wrapping_sub(term(&seed, hash, 1));
+            let parent = self.entries.remove_soon(&mut slots, found);
             if left == NOBODY {
-                let above = || self.node_before(entry.parent);
-                paths.drop_soon(&mut nodes, entry.node, above);
+                paths.drop_soon(&mut nodes, entry.node, || self.node_before(parent));
             } else {
                 paths.put_set(entry.node, left);
             }
-            self.entries.remove_soon(&mut slots, found);
-            if entry.parent < UNKNOWN && self.entries.drop_kid(entry.parent) {
-                ghost = Some(entry.parent);
+            if parent < UNKNOWN && self.entries.drop_kid(parent) {
+                ghost = Some(parent);
             }
             taken += 1;
         }

@@ -28,7 +28,7 @@ impl Stream {
     }
 
     fn settle_one(&mut self, paths: &mut Paths, slot: u32, parent: u32, tokens: Option<u64>) {
-        let old_parent = self.entries.get(slot).parent;
+        let old_parent = self.entries.parent(slot);
         let old_above = self.node_before(old_parent);
         self.stranded.remove(&slot);
         let is_stranded = tokens.is_some() && self.leads_to(parent, slot);
@@ -38,7 +38,7 @@ impl Stream {
         let mut facts = self.entries.facts(slot);
         facts.no_tokens = tokens.is_none() && parent != UNKNOWN;
         self.entries.set_facts(slot, facts);
-        self.entries.get_mut(slot).parent = parent;
+        self.entries.set_parent(slot, parent);
         // The old parent may be dropped with its node, so it counts until the end; but it may hang below the block,
         // where it is not to lead back.
         if parent != old_parent {
@@ -69,7 +69,7 @@ impl Stream {
             if at >= UNKNOWN || self.entries.facts(at).no_tokens || self.stranded.contains(&at) {
                 return false;
             }
-            at = self.entries.get(at).parent;
+            at = self.entries.parent(at);
         }
     }
 
@@ -80,10 +80,11 @@ impl Stream {
         }
         let all: Vec<u32> = self.stranded.iter().copied().filter(|slot| *slot != settled).collect();
         for slot in all {
-            let entry = self.entries.get(slot);
-            if self.stranded.contains(&slot) && !self.leads_to(entry.parent, slot) {
+            let parent = self.entries.parent(slot);
+            if self.stranded.contains(&slot) && !self.leads_to(parent, slot) {
                 self.stranded.remove(&slot);
-                let (above, tokens) = (self.node_before(entry.parent), paths.tokens(entry.node));
+                let tokens = paths.tokens(self.entries.get(slot).node);
+                let above = self.node_before(parent);
                 self.place_below(paths, slot, ROOT, above, tokens);
             }
         }
@@ -148,7 +149,7 @@ impl Stream {
                 left.push((node, old_above));
             }
             paths.shift(target, self.slot, Shape::ABSENT, shape);
-            self.entries.get_mut(slot).node = target;
+            self.entries.set_node(slot, target);
             self.note_ghost(paths, slot, target);
             for kid in self.kids.of(slot) {
                 if self.entries.facts(kid).no_tokens || self.stranded.contains(&kid) {

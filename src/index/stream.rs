@@ -224,7 +224,7 @@ impl Stream {
         let entry = self.entries.get(slot);
         let tokens = block.tokens_hash.map(|tokens| tokens.0);
         let known_tokens = (!facts.no_tokens).then(|| paths.tokens(entry.node));
-        if entry.parent != parent || known_tokens != tokens {
+        if self.entries.parent(slot) != parent || known_tokens != tokens {
             self.settle(paths, slot, parent, tokens);
         }
     }
@@ -286,7 +286,7 @@ impl Stream {
         for (slot, entry) in self.entries.iter() {
             if paths.shift(entry.node, self.slot, self.shape(slot), Shape::ABSENT) {
                 // Nothing is put into a free slot meanwhile, so the parent's number still means the parent.
-                paths.unlink(entry.node, self.node_before(entry.parent));
+                paths.unlink(entry.node, self.node_before(self.entries.parent(slot)));
                 paths.release(entry.node);
             }
         }
@@ -355,8 +355,9 @@ impl Stream {
         let (mut slot, mut was) = (slot, was);
         loop {
             let entry = self.entries.get(slot);
+            let parent = self.entries.parent(slot);
             if paths.shift(entry.node, self.slot, was, Shape::ABSENT) {
-                paths.unlink(entry.node, self.node_before(entry.parent));
+                paths.unlink(entry.node, self.node_before(parent));
                 paths.release(entry.node);
             }
             if !self.ghosts.is_empty() && self.ghosts.get(&entry.node) == Some(&slot) {
@@ -365,7 +366,7 @@ impl Stream {
             self.stranded.remove(&slot);
             self.to_detach.retain(|other| *other != slot);
             self.entries.remove(slot);
-            match self.disown(entry.parent, slot) {
+            match self.disown(parent, slot) {
                 Some(ghost) => (slot, was) = (ghost, Shape::NOWHERE),
                 None => return,
             }
