@@ -436,7 +436,9 @@ mod tests {
                 prop_assert!(free.filter_map(|slot| pages.peek(slot)).all(|value| *value == 0));
             }
             let slots: Vec<u32> = model.keys().rev().copied().collect();
-            slots.into_iter().for_each(|slot| drop(pages.remove(slot)));
+            for slot in slots {
+                prop_assert_eq!(Some(pages.remove(slot)), model.remove(&slot));
+            }
             prop_assert_eq!((pages.len(), pages.pages.iter().filter(|page| !page.is_empty()).count()), (0, 0));
         }
     }

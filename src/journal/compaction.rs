@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::event::{DpRank, EventId};
 use crate::store::{LOG, Store, Tree};
 
-use super::compact::{Outcome, Run};
+use super::compact::{Outcome, Reading, Run};
 use super::queue::{Queue, Replacement, Request};
 use super::rank::Rank;
 use super::recover::parse_frame;
@@ -93,17 +93,9 @@ impl Compactor {
         let unchanged = Compacted { horizon_before: horizon, horizon, ..Compacted::default() };
         let Some(end) = job.boundary(to)? else { return Ok(unchanged) };
         let write = |generation, frames| job.write(generation, frames, options.dry_run);
-        let run = Run {
-            store: job.store,
-            rank: job.rank,
-            stamp: job.stamp,
-            end,
-            pace: options.pace_bytes,
-            stop: &self.stop,
-            generations: job.generations,
-            write: &write,
-            progress,
-        };
+        let reading =
+            Reading { store: job.store, rank: job.rank, end, pace: options.pace_bytes, stop: &self.stop };
+        let run = Run { reading, stamp: job.stamp, generations: job.generations, write: &write, progress };
         let first = job.generations.load(Ordering::Relaxed);
         let outcome = run.run();
         let kept = outcome.as_ref().ok().map(|outcome| outcome.generation);

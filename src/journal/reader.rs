@@ -360,15 +360,24 @@ impl Reader {
         Err(Error::damaged_ids(self.rank.id(), ids, "no frame holds them"))
     }
 
-    /// The payloads of a frame's events, one entry an event.
-    pub(crate) fn payloads_of(&self, frame: &Frame) -> Result<Vec<Option<Bytes>>> {
-        let header = frame.header();
+    fn payloads_of(&self, frame: &Frame) -> Result<Vec<Option<Bytes>>> {
         let generation = if let Part::History { generation, .. } = self.part { generation } else { LOG };
-        let tree = Tree::Payloads { rank: self.rank.id().0, generation };
-        let chunks = read_payload_chunks(&*self.store, tree, header.first)?;
-        join_payloads(&chunks, header.payload_len, header.payload_crc, header.count)
-            .map_err(|e| Error::damaged_ids(self.rank.id(), header.first..=header.last, e))
+        payloads_of(&*self.store, self.rank.id(), generation, frame)
     }
+}
+
+/// The payloads of the events of a frame of a generation, one entry an event.
+pub(crate) fn payloads_of(
+    store: &dyn Store,
+    rank: DpRank,
+    generation: u32,
+    frame: &Frame,
+) -> Result<Vec<Option<Bytes>>> {
+    let header = frame.header();
+    let tree = Tree::Payloads { rank: rank.0, generation };
+    let chunks = read_payload_chunks(store, tree, header.first)?;
+    join_payloads(&chunks, header.payload_len, header.payload_crc, header.count)
+        .map_err(|e| Error::damaged_ids(rank, header.first..=header.last, e))
 }
 
 /// The chunks of a frame's payloads, in order.

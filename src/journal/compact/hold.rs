@@ -88,6 +88,14 @@ impl Hold {
         Added::Entry
     }
 
+    /// Where the copy is, if there is one alone, in this placement, and nothing else is known of the hash.
+    pub(super) fn only(&self, placement: u32) -> Option<At> {
+        match self.entries[..] {
+            [Entry { placement: known, at }] if known == placement && self.extra.is_none() => Some(at),
+            _ => None,
+        }
+    }
+
     /// Takes one copy from a placement. Says whether there was one.
     pub(super) fn take(&mut self, placement: u32, killer: EventId, slots: &mut Slots) -> bool {
         let newest = self.entries.iter().rposition(|entry| entry.placement == placement);

@@ -3,6 +3,7 @@
 mod hold;
 mod plan;
 mod planner;
+mod reading;
 mod run;
 mod slots;
 #[cfg(test)]
@@ -12,4 +13,5 @@ mod tests;
 use plan::Plan;
 #[cfg(test)]
 use planner::Planner;
+pub(crate) use reading::Reading;
 pub(crate) use run::{Outcome, Run};

@@ -8,9 +8,9 @@
 //! left of it is matched in the same way again. Only refreshes of what is held, and hashes that change their identity,
 //! may leave a little more than is needed, which a second pass over what is left finds.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-
-use xxhash_rust::xxh3::Xxh3;
+use std::hash::BuildHasher;
 
 use crate::event::{BlockHash, Cleared, EventData, EventId, Placement, Removed, Stored};
 
@@ -23,11 +23,12 @@ pub(crate) struct Planner<'a> {
     /// Events that cannot be cut, since their payload cannot.
     whole: &'a HashSet<EventId>,
     held: HashMap<BlockHash, Hold, foldhash::fast::RandomState>,
-    placements: HashMap<Placement, u32>,
+    placements: HashMap<Placement, u32, foldhash::quality::RandomState>,
     /// Copies held in each placement.
     copies: Vec<u64>,
     slots: Slots,
-    seed: u64,
+    /// Seeded, so that nobody can choose two identities that are taken for one.
+    identities: foldhash::quality::RandomState,
 }
 
 impl<'a> Planner<'a> {
@@ -36,10 +37,10 @@ impl<'a> Planner<'a> {
         Self {
             whole,
             held: HashMap::default(),
-            placements: HashMap::new(),
+            placements: HashMap::default(),
             copies: Vec::new(),
             slots: Slots::default(),
-            seed: rand::random(),
+            identities: foldhash::quality::RandomState::default(),
         }
     }
 
@@ -77,18 +78,19 @@ impl<'a> Planner<'a> {
     fn store(&mut self, id: EventId, stored: &Stored) {
         let placement = self.placement(&stored.placement);
         let slot = self.slots.next();
+        let context = self.identities.hash_one((&stored.lora, &stored.salt));
         let mut fates = Vec::with_capacity(stored.blocks.len());
         let mut parent = stored.parent;
         for (index, block) in stored.blocks.iter().enumerate() {
             let at = At { slot, index: index as u32 };
-            let identity = identity(self.seed, parent, block.tokens_hash.map(|hash| hash.0), stored);
+            let identity = self.identities.hash_one((context, parent, block.tokens_hash));
             parent = Some(block.block_hash);
             let added = match self.held.entry(block.block_hash) {
-                std::collections::hash_map::Entry::Vacant(vacant) => {
+                Entry::Vacant(vacant) => {
                     vacant.insert(Hold::new(placement, identity, at));
                     Added::Entry
                 }
-                std::collections::hash_map::Entry::Occupied(mut held) => {
+                Entry::Occupied(mut held) => {
                     held.get_mut().add(placement, identity, at, id, stored.refresh, &mut self.slots)
                 }
             };
@@ -101,17 +103,30 @@ impl<'a> Planner<'a> {
 
     fn remove(&mut self, id: EventId, removed: &Removed) {
         let Some(placement) = self.placements.get(&removed.placement).copied() else { return };
-        // Within one event a hash counts once.
-        let mut seen = HashSet::with_capacity(if removed.block_hashes.len() > 1 { 8 } else { 0 });
+        // Nothing waits for another here, so the processor fetches side by side what has not been touched for long.
+        let held = removed.block_hashes.iter().filter(|hash| self.held.contains_key(hash)).count();
+        if held == 0 {
+            return;
+        }
+        // Within one event a hash counts once: only one that is still held could be taken again.
+        let mut still_held = HashSet::new();
         for hash in &removed.block_hashes {
-            if removed.block_hashes.len() > 1 && !seen.insert(*hash) {
+            if !still_held.is_empty() && still_held.contains(hash) {
                 continue;
             }
-            let Some(hold) = self.held.get_mut(hash) else { continue };
-            if hold.take(placement, id, &mut self.slots) {
+            let Entry::Occupied(mut hold) = self.held.entry(*hash) else { continue };
+            if let Some(at) = hold.get().only(placement) {
+                // As below, for what most blocks are.
+                self.slots.kill(at, id);
+                self.slots.settle(at.slot);
                 self.copies[placement as usize] -= 1;
-                if hold.is_empty() {
-                    self.held.remove(hash);
+                hold.remove();
+            } else if hold.get_mut().take(placement, id, &mut self.slots) {
+                self.copies[placement as usize] -= 1;
+                if hold.get().is_empty() {
+                    hold.remove();
+                } else {
+                    still_held.insert(*hash);
                 }
             }
         }
@@ -143,24 +158,4 @@ impl<'a> Planner<'a> {
             });
         }
     }
-}
-
-/// What a hash's identity is told by. Seeded, so that nobody can choose two that are taken for one.
-fn identity(seed: u64, parent: Option<BlockHash>, tokens: Option<u64>, stored: &Stored) -> u64 {
-    let mut hasher = Xxh3::with_seed(seed);
-    let mut bytes = [0; 18];
-    for (at, value) in [(0, parent.map(|parent| parent.0)), (9, tokens)] {
-        bytes[at] = u8::from(value.is_some());
-        bytes[at + 1..at + 9].copy_from_slice(&value.unwrap_or_default().to_ne_bytes());
-    }
-    if stored.lora.is_none() && stored.salt.is_none() {
-        return xxhash_rust::xxh3::xxh3_64_with_seed(&bytes, seed);
-    }
-    hasher.update(&bytes);
-    for text in [&stored.lora, &stored.salt] {
-        hasher.update(&[u8::from(text.is_some())]);
-        hasher.update(&(text.as_ref().map_or(0, String::len) as u64).to_ne_bytes());
-        hasher.update(text.as_deref().unwrap_or_default().as_bytes());
-    }
-    hasher.digest()
 }

@@ -1,13 +1,11 @@
 //! Running a compaction: the history and the log up to a frame's end are read, planned, read again, and what stays is
 //! handed to the writer as a new history.
 //!
-//! Memory is that of the live state and one batch of frames, whatever the history's length. Nothing is changed until
+//! Memory is that of the live state and a few frames, whatever the history's length. Nothing is changed until
 //! the caller makes the new history the rank's.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 
@@ -16,13 +14,11 @@ use crate::engine::{cut_removed, cut_stored, payload_blocks};
 use crate::error::{Error, Result};
 use crate::event::{EventData, EventId};
 use crate::journal::clock::now_us;
-use crate::journal::rank::Rank;
-use crate::journal::reader::Reader;
 use crate::journal::rows::History;
-use crate::store::Store;
 
 use super::plan::Plan;
 use super::planner::Planner;
+use super::reading::{Reading, Source};
 
 /// Bytes of frames and payloads that are handed to the writer at once: they stand before a group of appends.
 const BATCH_BYTES: usize = 256 * 1024;
@@ -30,20 +26,11 @@ const BATCH_BYTES: usize = 256 * 1024;
 /// Rounds after which what is left is left: each one makes the history smaller, and hardly any stream needs a third.
 const ROUNDS_MAX: usize = 8;
 
-/// Longest sleep at once, so that closing the journal does not wait for a slow compaction.
-const NAP_MAX: Duration = Duration::from_millis(50);
-
 /// What a compaction works on.
 pub(crate) struct Run<'a> {
-    pub(crate) store: &'a Arc<dyn Store>,
-    pub(crate) rank: &'a Arc<Rank>,
+    pub(crate) reading: Reading<'a>,
     /// All but the generation.
     pub(crate) stamp: Stamp,
-    /// Last id that goes into the history: the end of a frame.
-    pub(crate) end: EventId,
-    /// Bytes of frames read in a second at most.
-    pub(crate) pace: Option<u64>,
-    pub(crate) stop: &'a AtomicBool,
     /// Gives the numbers of generations.
     pub(crate) generations: &'a AtomicU32,
     /// Takes frames of a generation.
@@ -80,15 +67,6 @@ impl Size {
         self.frame_bytes += frame.as_bytes().len() as u64;
         self.payload_bytes += u64::from(frame.header().payload_len);
     }
-}
-
-/// What is compacted.
-#[derive(Clone, Copy)]
-enum Source {
-    /// The rank's history and its log.
-    Journal,
-    /// A history that was just written.
-    Written { generation: u32, last: EventId },
 }
 
 /// One pass of writing.
@@ -128,60 +106,21 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    fn reader(&self, source: Source) -> Reader {
-        let (store, rank) = (Arc::clone(self.store), Arc::clone(self.rank));
-        match source {
-            Source::Journal => Reader::from_history(store, rank),
-            Source::Written { generation, last } => Reader::of_generation(store, rank, generation, last),
-        }
-    }
-
-    /// Calls `work` with each frame of the source, at the pace.
-    fn read(&self, source: Source, mut work: impl FnMut(&Reader, &Frame) -> Result<()>) -> Result<()> {
-        let mut reader = self.reader(source);
-        let started = Instant::now();
-        let mut bytes = 0;
-        loop {
-            if matches!(source, Source::Journal)
-                && reader.position_in_log().is_some_and(|next| next > self.end)
-            {
-                return Ok(());
-            }
-            let Some(read) = reader.next_frame()? else { return Ok(()) };
-            work(&reader, read.frame())?;
-            (self.progress)(read.frame().header().last.min(self.end), self.end);
-            bytes += read.frame().as_bytes().len() as u64;
-            self.rest(started, bytes)?;
-        }
-    }
-
-    /// Sleeps until so many bytes may have been read.
-    fn rest(&self, started: Instant, bytes: u64) -> Result<()> {
-        let due = self
-            .pace
-            .map_or(Duration::ZERO, |pace| Duration::from_secs_f64(bytes as f64 / pace.max(1) as f64));
-        loop {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Closed);
-            }
-            let left = due.saturating_sub(started.elapsed());
-            // Short ones are left to add up: a thread that sleeps wakes late.
-            if left < Duration::from_millis(2) {
-                return Ok(());
-            }
-            std::thread::sleep(left.min(NAP_MAX));
-        }
+    /// Tells that a frame was read.
+    fn note(&self, frame: &Frame) {
+        let end = self.reading.end;
+        (self.progress)(frame.header().last.min(end), end);
     }
 
     fn plan(&self, source: Source, whole: &HashSet<EventId>) -> Result<(Plan, Size)> {
         let mut planner = Planner::new(whole);
         let mut size = Size::default();
-        self.read(source, |reader, frame| {
+        self.reading.frames(source, |frame| {
             size.add(frame);
-            for event in frame.events() {
-                let event = event.map_err(|e| Error::damaged(format!("rank {}: {e}", reader.rank())))?;
+            for event in self.reading.events(frame)? {
                 planner.apply(event.id, &event.data);
             }
+            self.note(frame);
             Ok(())
         })?;
         Ok((planner.plan(), size))
@@ -191,17 +130,17 @@ impl Run<'_> {
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
         let mut batch = Batch::new(Stamp { generation, ..self.stamp }, self.write);
         let mut uncut = Vec::new();
-        self.read(source, |reader, frame| {
+        self.reading.frames(source, |frame| {
+            self.note(frame);
             let ids = frame.header().first..=frame.header().last;
             if !plan.touches(ids) {
                 return Ok(());
             }
             let mut payloads = match frame.header().payload_len {
                 0 => Vec::new(),
-                _ => reader.payloads_of(frame)?,
+                _ => self.reading.payloads(frame)?,
             };
-            for (index, event) in frame.events().enumerate() {
-                let event = event.map_err(|e| Error::damaged(format!("rank {}: {e}", reader.rank())))?;
+            for (index, event) in self.reading.events(frame)?.into_iter().enumerate() {
                 let Some(kept) = plan.keep(event.id, event.data) else { continue };
                 let payload = payloads.get_mut(index).and_then(Option::take);
                 let payload = match payload.map(|payload| cut_payload(&kept, payload)) {
