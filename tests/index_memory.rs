@@ -19,6 +19,9 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 /// Bytes that may stay whatever is held: a page of each kind, small tables.
 const SPARE: usize = 128 * 1024;
 
+/// Bytes of a page of blocks and one of nodes: 512 of each.
+const PAGES: usize = 512 * (16 + 12);
+
 fn spread(number: u64) -> u64 {
     let mixed = (number ^ number >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
@@ -107,7 +110,7 @@ fn memory_is_what_is_live_and_is_told() {
         }
         branches.index.apply(stream, &gone);
     }
-    branches.check("after a million branches", base + base / 4 + 4096);
+    branches.check("after a million branches", base + base / 4 + PAGES);
     drop(branches);
 
     // Many at once, of which a few scattered ones stay.
