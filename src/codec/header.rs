@@ -236,11 +236,11 @@ pub enum HeaderError {
     },
 }
 
-fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
+pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&value);
 }
 
-fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+pub(super) fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the slice has N bytes")
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the codec: round trips, pinned bytes, a rejection per error, and the document held against the code.
 
 mod frames;
+mod pages;
 mod rows;
 
 use bytes::Bytes;
