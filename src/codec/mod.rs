@@ -8,6 +8,7 @@ mod page_header;
 mod payload;
 mod record;
 mod record_bytes;
+mod request;
 mod sealed;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub use page_header::{
     PastEpoch, SourceState,
 };
 pub use record::{PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, Record, SourceCursor, as_kept};
+pub use request::{PAGE_BYTES_MIN, REQUEST_BYTES_MAX, Refusal, ReplayFormat, ReplayRequest};
 
 pub(crate) use frame::{BuiltFrame, FrameBuilder};
 pub(crate) use header::{FRAME_MAGIC, Stamp};

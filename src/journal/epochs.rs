@@ -106,6 +106,10 @@ pub enum Verdict {
 /// Why a reader is reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResetReason {
+    /// The reader has nothing and asked for all.
+    Asked,
+    /// What the reader was rebuilding from was replaced, and its time of grace is over.
+    HistoryGone,
     /// The journal never had that epoch, or no longer remembers it: another folder, or a very old reader.
     UnknownEpoch,
     /// The reader saw ids that were lost.

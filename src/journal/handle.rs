@@ -224,7 +224,11 @@ impl Journal {
         self.ranks.read().unwrap_or_else(PoisonError::into_inner).get(&rank).cloned()
     }
 
-    fn known_rank(&self, rank: DpRank) -> Result<Arc<Rank>> {
+    pub(super) fn store(&self) -> &Arc<dyn Store> {
+        &self.store.0
+    }
+
+    pub(super) fn known_rank(&self, rank: DpRank) -> Result<Arc<Rank>> {
         self.rank(rank).ok_or_else(|| Error::Invalid(format!("the journal has no rank {rank}")))
     }
 

@@ -43,11 +43,19 @@ pub(crate) struct RankView {
     pub(crate) generation: u32,
     pub(crate) history: Option<History>,
     /// Histories before, while readers that began them may still end them.
-    pub(crate) graced: Vec<u32>,
+    pub(crate) graced: Vec<Rebuild>,
     pub(crate) horizon: EventId,
     pub(crate) base: EventId,
     pub(crate) lost: Vec<(EventId, EventId)>,
     pub(crate) epochs: Vec<Epoch>,
+}
+
+/// What a reset starts with: a history, or nothing, and then the log after `base`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rebuild {
+    pub(crate) generation: u32,
+    pub(crate) history: Option<History>,
+    pub(crate) base: EventId,
 }
 
 impl Rank {
@@ -120,9 +128,15 @@ impl RankView {
 }
 
 impl RankView {
-    /// Whether a compacted history is still there.
-    pub(crate) fn keeps(&self, generation: u32) -> bool {
-        self.generation == generation || self.graced.contains(&generation)
+    /// What a reset starts with now.
+    pub(crate) fn rebuild(&self) -> Rebuild {
+        Rebuild { generation: self.generation, history: self.history, base: self.base }
+    }
+
+    /// What a reset of this generation started with, if it is still there.
+    pub(crate) fn rebuild_of(&self, generation: u32) -> Option<Rebuild> {
+        let mut all = std::iter::once(self.rebuild()).chain(self.graced.iter().copied());
+        all.find(|rebuild| rebuild.generation == generation)
     }
 }
 

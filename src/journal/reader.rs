@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::event::{DpRank, EngineTime, EventData, EventId};
 use crate::store::{LOG, Row, Store, Tree};
 
-use super::rank::Rank;
+use super::rank::{Rank, Rebuild};
 use super::recover::parse_frame;
 use super::rows::{frame_key, payload_key};
 use super::watermark::Reached;
@@ -144,6 +144,26 @@ impl Reader {
         Self::new(store, rank, 0, false)
     }
 
+    /// Goes on with what a reset of a generation rebuilds, with the first frame after `from - 1`; `None` if it is no
+    /// longer kept.
+    pub(crate) fn rebuild(
+        store: Arc<dyn Store>,
+        rank: Arc<Rank>,
+        generation: u32,
+        from: EventId,
+    ) -> Option<Self> {
+        let Rebuild { history, base, .. } = rank.view().rebuild_of(generation)?;
+        let (part, next, chain) = match history {
+            Some(history) if from <= history.last => {
+                let part = Part::History { generation, last: history.last, base };
+                (part, from, (from > 1).then(|| from - 1))
+            }
+            _ => (Part::Log, from.max(base + 1), None),
+        };
+        let start = if from > 1 { Start::Continue } else { Start::Reset { horizon: base } };
+        Some(Self { start, part, next, chain, ..Self::new(store, rank, 0, false) })
+    }
+
     /// Reads a history that is not the rank's yet; the log after it makes no sense.
     pub(crate) fn of_generation(
         store: Arc<dyn Store>,
@@ -194,7 +214,9 @@ impl Reader {
             if self.chain != Some(last) {
                 return match self.next_of_history(generation, last) {
                     // Whatever is found amiss in a history that is being deleted is no damage.
-                    Err(_) | Ok(None) if !self.rank.view().keeps(generation) => Err(self.trimmed(base)),
+                    Err(_) | Ok(None) if self.rank.view().rebuild_of(generation).is_none() => {
+                        Err(self.trimmed(base))
+                    }
                     frame => frame,
                 };
             }

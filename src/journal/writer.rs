@@ -315,7 +315,8 @@ impl Writer {
         let mut view = RankView::of(&writer.row);
         if !grace.is_zero() {
             view.graced.clone_from(&rank.view().graced);
-            view.graced.extend((old > 0).then_some(old));
+            let old = rank.view().rebuild();
+            view.graced.push(old);
         }
         let rank = Arc::clone(rank);
         self.sync_now()?;
@@ -338,11 +339,13 @@ impl Writer {
                 let _phase = enter(Phase::Trim);
                 let (payloads, frames, below) = match doomed {
                     Doomed::Log { up_to, .. } => {
+                        // What begins before it can no longer be read to its end.
+                        rank.view().graced.retain(|graced| graced.base >= up_to);
                         (writer.row.payloads(), writer.row.tree(), frame_key(up_to + 1))
                     }
                     Doomed::History(generation) => {
                         // Before the first row goes, so that no reader takes it for damage.
-                        rank.view().graced.retain(|graced| *graced != generation);
+                        rank.view().graced.retain(|graced| graced.generation != generation);
                         let rank = rank.id().0;
                         let events = Tree::Events { rank, generation };
                         (Tree::Payloads { rank, generation }, events, frame_key(EventId::MAX))

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::event::{DpRank, EventData, EventId};
-use crate::index::{Index, StreamId};
+use crate::index::{Digest, Index, StreamId};
 use crate::journal::Journal;
 
 /// How often it looks for new ranks, and whether it is to end.
@@ -36,6 +36,8 @@ pub struct LocalIndex {
 pub struct IndexProgress {
     /// The state is that after this event; 0 while the compacted history is being read, and before the first event.
     pub applied: EventId,
+    /// Of what is held after that event.
+    pub digest: Digest,
     /// How often the rank was rebuilt from the journal since the index began, for whatever reason.
     pub rebuilds: u64,
     /// What went wrong last, if anything did.
@@ -94,6 +96,7 @@ trait Fold: Send + Sync + 'static {
     fn apply(&self, stream: StreamId, events: &[EventData]);
     fn clear(&self, stream: StreamId);
     fn blocks(&self, stream: StreamId) -> usize;
+    fn digest(&self, stream: StreamId) -> Digest;
 }
 
 impl Fold for Index {
@@ -107,6 +110,10 @@ impl Fold for Index {
 
     fn blocks(&self, stream: StreamId) -> usize {
         Self::blocks(self, stream)
+    }
+
+    fn digest(&self, stream: StreamId) -> Digest {
+        Self::digest(self, stream)
     }
 }
 
@@ -185,7 +192,8 @@ impl<F: Fold> Shared<F> {
                 }
                 self.fold.apply(stream, &events);
                 if let Some(next) = reader.position_in_log() {
-                    self.update(rank, |progress| progress.applied = next - 1);
+                    let digest = self.fold.digest(stream);
+                    self.update(rank, |progress| (progress.applied, progress.digest) = (next - 1, digest));
                 }
                 if self.is_stopped() {
                     return Ok(());
@@ -212,6 +220,7 @@ impl<F: Fold> Shared<F> {
         self.update(rank, |progress| {
             *progress = IndexProgress {
                 applied: 0,
+                digest: Digest::default(),
                 rebuilds: progress.rebuilds + 1,
                 last_error: Some(error.to_owned()),
             };
@@ -288,6 +297,10 @@ mod tests {
 
         fn blocks(&self, _: StreamId) -> usize {
             0
+        }
+
+        fn digest(&self, _: StreamId) -> Digest {
+            Digest::default()
         }
     }
 
