@@ -8,6 +8,7 @@ mod error;
 pub mod event;
 pub mod index;
 pub mod journal;
+pub mod router;
 mod store;
 pub mod worker;
 
