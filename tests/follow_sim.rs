@@ -51,12 +51,20 @@ enum Mutant {
     MixesAnswers,
 }
 
+/// Where an answer goes: a follower that began anew does not get what the one before it asked for.
+#[derive(Clone, Copy)]
+struct Inbox {
+    follower: usize,
+    life: u64,
+    number: u64,
+}
+
 /// What is on its way.
 #[derive(Clone)]
 enum Message {
     Live(Vec<u8>),
-    Ask { follower: usize, number: u64, request: Vec<u8> },
-    Answer { follower: usize, number: u64, answer: Result<Vec<u8>, Refusal> },
+    Ask { to: Inbox, request: Vec<u8> },
+    Answer { to: Inbox, answer: Result<Vec<u8>, Refusal> },
 }
 
 /// A journal that is open, and what it should hold.
@@ -141,6 +149,7 @@ fn varied(id: u64, variant: u64) -> EventData {
 }
 
 struct Follower {
+    life: u64,
     session: Session,
     index: Index,
     last: EventId,
@@ -148,9 +157,9 @@ struct Follower {
 }
 
 impl Follower {
-    fn new() -> Self {
+    fn new(life: u64) -> Self {
         let (session, index) = (Session::new(Limits::default()), Index::new());
-        Self { session, index, last: 0, seen: BTreeSet::new() }
+        Self { life, session, index, last: 0, seen: BTreeSet::new() }
     }
 }
 
@@ -184,7 +193,7 @@ impl World {
             now: Duration::ZERO,
             sent: 0,
             network: BTreeMap::new(),
-            followers: vec![Follower::new(), Follower::new()],
+            followers: vec![Follower::new(0), Follower::new(0)],
             workers: vec![worker],
             down: None,
             twin_until: None,
@@ -304,8 +313,10 @@ impl World {
                 self.workers[at].append(count, variant);
             }
             let beats = step % 10 == 0;
+            // Some pages are of what a replay already gave.
+            let is_slow = self.lossy && self.once_in(2);
             let worker = &mut self.workers[at];
-            if (beats || worker.journal.head(RANK) > worker.published)
+            if (beats || !is_slow && worker.journal.head(RANK) > worker.published)
                 && let Some(page) = worker.page(beats)
             {
                 self.send(&Message::Live(page.encode().unwrap().to_vec()));
@@ -315,7 +326,7 @@ impl World {
             self.befall();
             if self.once_in(300) {
                 let follower = self.random.below(2) as usize;
-                self.followers[follower] = Follower::new();
+                self.followers[follower] = Follower::new(self.sent);
             }
         }
         while let Some(next) = self.network.first_entry().filter(|next| next.key().0 <= self.now) {
@@ -343,7 +354,7 @@ impl World {
                     self.act(follower, actions);
                 }
             }
-            Message::Ask { follower, number, request } => {
+            Message::Ask { to, request } => {
                 if self.workers.is_empty() {
                     return;
                 }
@@ -355,9 +366,12 @@ impl World {
                     true => Err(busy),
                     false => replayer.page(RANK, &request).map(|page| page.encode().unwrap().to_vec()),
                 };
-                self.send(&Message::Answer { follower, number, answer });
+                self.send(&Message::Answer { to, answer });
             }
-            Message::Answer { follower, number, answer } => {
+            Message::Answer { to: Inbox { follower, life, number }, answer } => {
+                if self.followers[follower].life != life {
+                    return;
+                }
                 let number = number + u64::from(self.mutant == Mutant::MixesAnswers);
                 let answer = answer.map(|bytes| Page::parse(bytes.into()).unwrap());
                 let session = &mut self.followers[follower].session;
@@ -398,7 +412,8 @@ impl World {
                 Action::Ask(mut request, number) => {
                     request.max_bytes = Some(PAGE_BYTES_MIN);
                     let request = serde_json::to_vec(&request).unwrap();
-                    self.send(&Message::Ask { follower: at, number, request });
+                    let to = Inbox { follower: at, life: follower.life, number };
+                    self.send(&Message::Ask { to, request });
                 }
                 Action::Compare(id, digest) => {
                     let found = follower.index.digest(stream()).0;

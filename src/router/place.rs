@@ -34,10 +34,9 @@ pub enum Observed {
         /// Newest id that the page knows of.
         until: EventId,
     },
-    /// It is of an epoch of which the follower cannot tell what it kept: ask.
+    /// It is of an epoch of which the follower cannot tell what it kept: ask. It may also be late, from an opening that
+    /// is over; its number does not tell, since a folder that was restored counts from an old one.
     OtherEpoch,
-    /// It is of an opening of the journal that is over.
-    Older,
 }
 
 /// An answer that does not go on where the follower is. A worker never sends one.
@@ -60,10 +59,7 @@ impl Place {
     /// What a page that was sent to all means to a follower here.
     pub fn observe(&self, page: &Page) -> Observed {
         let header = &page.header;
-        let Some(mut place) = self.in_epoch_of(header) else {
-            let is_older = header.journal == self.journal && header.epoch < self.epoch;
-            return if is_older { Observed::Older } else { Observed::OtherEpoch };
-        };
+        let Some(mut place) = self.in_epoch_of(header) else { return Observed::OtherEpoch };
         let had = place.id;
         for frame in &page.frames {
             let frame = frame.header();

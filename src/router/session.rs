@@ -282,7 +282,6 @@ impl Session {
         };
         let digest = page.header.digest;
         match place.observe(&page) {
-            Observed::Older => {}
             Observed::Nothing(at) => self.place = Some(at),
             Observed::Contiguous(at) => {
                 self.place = Some(at);
