@@ -3,6 +3,8 @@
 mod place;
 mod session;
 mod speakers;
+#[cfg(test)]
+mod tests;
 
 pub use place::{Misfit, Observed, Place};
 pub use session::{Action, Freshness, Limits, Notice, Session};

@@ -159,6 +159,11 @@ impl Session {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn ask_due(&self) -> Option<Duration> {
+        self.ask_at
+    }
+
     /// When [`Session::tick`] is to be called at the latest.
     pub fn next_tick(&self) -> Option<Duration> {
         let silence = self.heard.map(|heard| {
