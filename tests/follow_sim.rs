@@ -312,7 +312,7 @@ impl World {
                 let variant = self.variant + at as u64 * 1_000;
                 self.workers[at].append(count, variant);
             }
-            let beats = step % 10 == 0;
+            let beats = step.is_multiple_of(10);
             // Some pages are of what a replay already gave.
             let is_slow = self.lossy && self.once_in(2);
             let worker = &mut self.workers[at];
